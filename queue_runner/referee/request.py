@@ -230,7 +230,7 @@ def plan_contest(
     if not 1 <= planned <= contest.MOST_PLANNED:
         raise UsageError(f"--plan {planned} is out of range", f"plan 1 to {contest.MOST_PLANNED:,} candidates")
     tree = trees.named("--champion", champion, cwd, layout)
-    trees.refuse_left_out([tree], cwd, layout)
+    trees.refuse_left_out([tree], layout)
     alone = _of_trees((tree, tree), rule, options, budget_s, fields)
     until = Until(contest.Conditions(name, planned, budget_s, options.time_budget_s, rule, champion).to_goal())
     return replace(
@@ -248,7 +248,7 @@ def plan_candidate(layout: Layout, entered: Contest, candidate: str, label: str,
     if not cwd.is_dir():
         raise UsageError(f"there is no folder {cwd}, in which the contest began", "mpsq contest new begins another one")
     tree = trees.named("candidate", candidate, cwd, layout, here=Path.cwd())
-    trees.refuse_left_out([tree], Path.cwd(), layout)
+    trees.refuse_left_out([tree], layout)
     number = len(entered.proposals) + 1
     rule = replace(
         entered.conditions.rule,

@@ -22,12 +22,13 @@ from queue_runner.store import read
 
 class Tree(Struct, frozen=True):
     """The code of a row: the folder that its command starts in, and its commit or the job that ran it; without these it
-    is the code in the folder."""
+    is the code in the folder. `place` is the folder in which the commit was named."""
 
     name: str
     cwd: Path
     commit: str = ""
     job: JobSpec | None = None
+    place: Path = Path()
 
     @property
     def is_folder(self) -> bool:
@@ -43,18 +44,16 @@ def find(champion: str, candidate: str, cwd: Path, layout: Layout) -> tuple[Tree
         raise UsageError(
             f"{champion} and {candidate} are the same code", "commit the change, or name the folder that has it"
         )
-    refuse_left_out(trees, cwd, layout)
+    refuse_left_out(trees, layout)
     return trees
 
 
-def refuse_left_out(trees: Sequence[Tree], cwd: Path, layout: Layout) -> None:
+def refuse_left_out(trees: Sequence[Tree], layout: Layout) -> None:
     """Raise UsageError where none of the trees has the uncommitted changes of the commit that one of them names."""
-    work_tree = _work_tree(cwd, layout.home)
-    is_used = any(tree.is_folder and _is_inside(tree.cwd, work_tree) for tree in trees)
-    if work_tree is None or not work_tree.dirty or is_used:
-        return
-    for tree in trees:
-        if tree.commit == work_tree.commit:
+    for tree in (tree for tree in trees if tree.commit and tree.commit == _commit(tree.place, "HEAD")):
+        work_tree = _work_tree(tree.place, layout.home)
+        is_used = any(other.is_folder and _is_inside(other.cwd, work_tree) for other in trees)
+        if work_tree is not None and work_tree.dirty and not is_used:
             raise UsageError(
                 f"{tree.name} leaves out the uncommitted changes in {work_tree.root}",
                 f"commit or stash them, or judge them by naming {work_tree.root}",
@@ -66,7 +65,8 @@ def named(option: str, name: str, cwd: Path, layout: Layout, here: Path | None =
 
     Raises: UsageError where it means nothing or two things, and for a commit of another repository."""
     places = (cwd,) if here is None else (here, cwd)
-    commit = next(filter(None, (_commit(place, name) for place in places)), "")
+    place = next((place for place in places if _commit(place, name)), cwd)
+    commit = _commit(place, name)
     folder = next((path for place in places if name and (path := place / expanded(name)).is_dir()), None)
     if commit and folder is not None and not name.startswith((".", "/", "~")):
         raise UsageError(f"{option} {name} is both a commit and a folder", f"write ./{name} for the folder")
@@ -75,7 +75,7 @@ def named(option: str, name: str, cwd: Path, layout: Layout, here: Path | None =
             f"{option} {name} is not a commit of the repository around {cwd}", "name the folder that has it"
         )
     if commit:
-        return Tree(name, cwd, commit)
+        return Tree(name, cwd, commit, place=place)
     if folder is not None:
         return Tree(name, _same_place(cwd, folder.resolve()))
     if _ID.fullmatch(name):

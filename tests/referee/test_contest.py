@@ -100,6 +100,10 @@ def test_a_candidate_is_named_as_where_the_user_is(queue: Queue, repository: Rep
     other.commit(SLOW, "slow-elsewhere")
     refused = other.mpsq("contest", "try", "night", "HEAD")
     assert refused.code == 2 and "HEAD is not a commit of the repository around" in refused.text, refused.text
+    repository.write("exit 9\n")
+    refused = other.mpsq("contest", "try", "night", "worse")  # a tag where the contest began
+    assert f"leaves out the uncommitted changes in {repository.folder}" in refused.text, refused.text
+    repository.git("checkout", "-q", "train.sh")
     judged = user.mpsq("contest", "try", "night", "HEAD")
     assert judged.reasons.startswith("the candidate did not succeed in round 1, FAILED(3)"), judged.text
     user.folder.with_name("edited").mkdir()
