@@ -152,8 +152,11 @@ def follow_to_the_end(
     awaited.refuse_failures()
 
 
-def follow_again(layout: Layout, group: int, until: Until, *, verbose: bool, json: bool) -> None:
-    """Follow a stored submission with rounds until it has ended. A worker is started if none runs."""
+def follow_again(
+    layout: Layout, group: int, until: Until, *, verbose: bool, json: bool, rounds: int | None = None
+) -> None:
+    """Follow a stored submission with rounds, or so many `rounds`, until it has ended. A worker is started if none
+    runs."""
     from queue_runner.monitor.log_text import Outputs
     from queue_runner.worker.start_worker import WorkerStarter
 
@@ -161,7 +164,7 @@ def follow_again(layout: Layout, group: int, until: Until, *, verbose: bool, jso
     starter = WorkerStarter(layout, out.say)
     with ExitStack() as stack:
         stack.callback(starter.close)
-        _follower(layout, group, until, out, starter, stack, verbose, True).follow()
+        _follower(layout, group, until, out, starter, stack, verbose, True, rounds).follow()
 
 
 def _follower(

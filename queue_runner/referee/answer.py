@@ -30,22 +30,18 @@ class JudgedGroup(Struct, frozen=True):
     metric: str
     time: Verdict | None
     quality: Verdict | None
+    confirms: bool = False
+    """whether the candidate is the last champion of a contest, against the first"""
 
     def text(self) -> str:
-        """Return the answer and its reasons, a line each."""
+        """Return the answer and its reasons, a line each; of a confirmation also the gains."""
         lines = [f"{self.ruling.choice} after {units.counted(self.rounds, 'round')} (g{self.group})"]
+        if self.confirms:
+            after = f"{units.counted(self.rounds, 'fresh round')} (g{self.group})"
+            sizes = {"time": self.time, self.metric: self.quality}
+            gains = [f"  {name} {verdict.size}" for name, verdict in sizes.items() if verdict is not None]
+            lines = [f"the last champion against the first, in {after}:", *gains, _CONFIRMED[self.ruling.choice]]
         return "\n".join([*lines, *(f"  {reason}" for reason in self.ruling.reasons)])
-
-    def gains(self) -> str:
-        """Return what the rounds show of the time and of the metric, whether the gain is confirmed, and why, a line
-        each."""
-        sizes = {"time": self.time, self.metric: self.quality}
-        lines = [f"{name} {verdict.size}" for name, verdict in sizes.items() if verdict is not None]
-        after = f"{units.counted(self.rounds, 'fresh round')} (g{self.group})"
-        answer = [_CONFIRMED[self.ruling.choice], *(f"  {reason}" for reason in self.ruling.reasons)]
-        return "\n".join(
-            [f"the last champion against the first, in {after}:", *(f"  {line}" for line in lines), *answer]
-        )
 
     def as_json(self) -> dict[str, Any]:
         """Return it as docs/json.md describes."""
@@ -103,18 +99,26 @@ def group_named(layout: Layout, text: str) -> int:
         return run_view.select(connection, [parse_selector(text)])[0].group_id
 
 
-def until_of(layout: Layout, group: int) -> Until:
-    """Return when the rounds of a judgement end. Raises: MpsqError for another submission."""
+_UNTIL = """
+SELECT until, budget_s, (SELECT max(repeat) FROM runs JOIN jobs ON jobs.id = job_id WHERE group_id = groups.id)
+FROM groups WHERE id = ?
+"""
+
+
+def until_of(layout: Layout, group: int) -> tuple[Until, int | None]:
+    """Return when the rounds of a judgement end, and their number where it is fixed. Raises: MpsqError for another
+    submission."""
     with read.reading(layout.db) as connection:
-        until, budget_s = read.tuples(connection, "SELECT until, budget_s FROM groups WHERE id = ?", [group]).fetchone()
-    if str(until or "").partition(" ")[0] not in (goal.NAME, goal.CONFIRM):
+        until, budget_s, rounds = read.tuples(connection, _UNTIL, [group]).fetchone()
+    word = str(until or "").partition(" ")[0]
+    if word not in (goal.NAME, goal.CONFIRM):
         raise MpsqError(f"g{group} is not a submission of mpsq judge", "mpsq report shows other answers")
-    return Until(until, budget_s)
+    return Until(until, budget_s), rounds if word == goal.CONFIRM else None
 
 
 def of_group(layout: Layout, group: int) -> JudgedGroup:
     """Return the answer of a submission of mpsq judge. Raises: MpsqError (store)."""
-    until = until_of(layout, group)
+    until, fixed = until_of(layout, group)
     with read.reading(layout.db) as connection:
         (closed_why,) = read.tuples(connection, "SELECT closed_why FROM groups WHERE id = ?", [group]).fetchone()
         families = answers.of_group(connection, group)
@@ -128,4 +132,4 @@ def of_group(layout: Layout, group: int) -> JudgedGroup:
         ended = over or (f"its rounds have ended: {_go_on(group)}" if word in tuple(Choice) else word)
         shown = ruling.reasons if rounds >= FIRST_ROUNDS else ()
         ruling = Ruling(ruling.choice, (ended, *shown) if ended else shown)
-    return JudgedGroup(group, rounds, ruling, rule.metric, time, quality)
+    return JudgedGroup(group, rounds, ruling, rule.metric, time, quality, confirms=fixed is not None)

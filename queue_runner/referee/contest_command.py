@@ -147,16 +147,5 @@ def confirm(
     def planned(layout: Layout) -> Plan:
         return request.plan_confirmation(layout, contest.find(layout, name), rounds, line)
 
-    finish = partial(_confirmed, layout, json)
+    finish = partial(print_answer, layout, json)
     follow_to_the_end(layout, planned, verbose=verbose, json=json, finish=finish, rounds=rounds)
-
-
-def _confirmed(layout: Layout, json: bool, group: int, _awaited: Awaited) -> None:
-    from queue_runner.referee import answer
-
-    judged = answer.of_group(layout, group)
-    if json:
-        print_json("mpsq.judge/1", **judged.as_json())
-    else:
-        print(judged.gains())
-    raise typer.Exit(EXIT_CODES[judged.ruling.choice])

@@ -109,7 +109,8 @@ def judge(
     layout = new_home()
     if again is not None:
         group = answer.group_named(layout, again)
-        follow_again(layout, group, answer.until_of(layout, group), verbose=verbose, json=json)
+        until, rounds = answer.until_of(layout, group)
+        follow_again(layout, group, until, verbose=verbose, json=json, rounds=rounds)
         print_answer(layout, json, group)
     if champion is None or candidate is None:
         raise UsageError("mpsq judge compares two versions", "--champion REF --candidate REF names them")

@@ -44,11 +44,15 @@ def test_a_night_keeps_the_faster_candidate_and_goes_on_after_others(queue: Queu
     assert confirmed.code in (0, 3) and confirmed.json["rounds"] == 3, confirmed.text
     assert confirmed.json["speedup"]["change"] > 1
     assert "round 3 of 3, " in confirmed.text and " budget" not in confirmed.text
-    text = answer.of_group(queue.layout, confirmed.json["group"]).gains()
+    group = confirmed.json["group"]
+    again = subprocess.run([*MPSQ, "judge", "--again", f"g{group}"], capture_output=True, text=True, check=False)
+    assert "round 3 of 3, " in again.stderr and again.returncode == confirmed.code, again.stderr
+    assert f"the last champion against the first, in 3 fresh rounds (g{group}):" in again.stdout
+    text = answer.of_group(queue.layout, group).text()
     word = "the gain is confirmed" if confirmed.code == 0 else "undecided"
     assert "\n".join([word, *(f"  {reason}" for reason in confirmed.json["reasons"])]) in text and confirmed.reasons
-    again = repository.mpsq("contest", *new)
-    assert again.code == 2 and "there is a contest night" in again.text
+    second = repository.mpsq("contest", *new)
+    assert second.code == 2 and "there is a contest night" in second.text
 
 
 def test_two_shells_enter_one_candidate_and_a_killed_one_is_followed_again(
