@@ -45,7 +45,14 @@ Verbose = Annotated[
 ]
 
 
-@app.command("run", cls=LikeSubmit, epilog=EPILOG)
+class OfFollowed(LikeSubmit):
+    """The options of a submission that is followed to its end."""
+
+    def lacks(self) -> tuple[str, ...]:
+        return *super().lacks(), "--hold"
+
+
+@app.command("run", cls=OfFollowed, epilog=EPILOG)
 @with_options
 def run(ctx: typer.Context, fields: dict[str, Any], verbose: Verbose = False, json: Json = False) -> None:
     """Submit jobs, follow their output, and report.

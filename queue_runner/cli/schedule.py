@@ -102,9 +102,8 @@ def _request(words: Sequence[str], before: str) -> Request:
     except UsageError as error:
         other, goes_after, _ = error.hint.partition(GOES_AFTER)
         if goes_after:
-            at = command.first_word(words)
-            line = shlex.join([*words[:at], "--", *words[at:]])
-            error.hint = f"{other}a command has a second --: {before} {line}"
+            options, argv = command.apart(words)
+            error.hint = f"{other}a command has a second --: {before} {shlex.join([*options, '--', *argv])}"
         raise
     return taken[0]
 

@@ -7,6 +7,7 @@ import shlex
 import shutil
 from collections.abc import Callable, Iterable, Sequence
 from inspect import Parameter, Signature, signature
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,8 +23,17 @@ class WithCommand(TyperCommand):
 
     behind = "command"
     usage = "[WORKLOAD | -- COMMAND ...]"
+    takes = "one workload"
+    n_names = 0
+    """How many words belong to this command before that of the job, such as the name of a contest."""
+    gathers = False
+    """Whether its options are recognized behind a command whose -- is missing, too."""
     lists_options = True
     """Whether the help lists the options of a submission, or refers to those of mpsq submit."""
+
+    def lacks(self) -> tuple[str, ...]:
+        """Return the options of mpsq submit that it does not take."""
+        return ()
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if "--" in args:
@@ -33,10 +43,10 @@ class WithCommand(TyperCommand):
         try:
             rest: list[str] = super().parse_args(ctx, [*args])
         except typer.TyperException as error:
-            at = self.first_word(args)
-            if type(error).__name__ == "NoSuchOption" and "command" not in ctx.meta and _is_program(args[at : at + 1]):
+            _, command = self.apart(args)
+            if type(error).__name__ == "NoSuchOption" and "command" not in ctx.meta and _is_program(command[:1]):
                 raise UsageError(
-                    f"{shlex.join(args[at:])} is a command, and {ctx.command_path} cannot read its options",
+                    f"{shlex.join(command)} is a command, and {ctx.command_path} cannot read its options",
                     self.where_it_goes(ctx, args),
                 ) from error
             flag = str(getattr(error, "option_name", ""))
@@ -45,25 +55,37 @@ class WithCommand(TyperCommand):
             raise
         return rest
 
-    def first_word(self, args: Sequence[str]) -> int:
-        """Return the index of the first word that is neither an option of this command nor the value of one."""
+    def apart(self, args: Sequence[str]) -> tuple[list[str], list[str]]:
+        """Return the words of this command, and those of a command of the job, whose -- is missing.
+
+        That begins with the first word that is neither an option of this command, nor the value of one, nor a name.
+        What follows it belongs to it; but, with `gathers`, not the options of this command that are not swept."""
         takes_value = {
             name: not getattr(param, "is_flag", False)
             for param in self.params
             if param.param_type_name == "option"
             for name in (*param.opts, *param.secondary_opts)
         }
-        at = 0
-        while at < len(args) and (name := args[at].partition("=")[0]) in takes_value:
-            at += 2 if takes_value[name] and name == args[at] else 1
-        return at
+        swept = {option.flag for option in OPTIONS.values() if option.kind is Kind.LIST}
+        behind = takes_value.keys() - {*swept, *self.lacks()} if self.gathers else ()
+        words: list[str] = []
+        command: list[str] = []
+        n_names, rest = self.n_names, iter(args)
+        for word in rest:
+            name, equals, _ = word.partition("=")
+            if name in (behind if command else takes_value):
+                words += [word, *islice(rest, takes_value[name] and not equals)]
+            else:
+                (words if n_names > 0 else command).append(word)
+                n_names -= 1
+        return words, command
 
     def where_it_goes(self, ctx: Any, args: Sequence[str]) -> str:
         """Return a hint with the command line in which what follows the options is a command."""
-        at = self.first_word(args)
+        words, command = self.apart(args)
         if not self.behind:
-            return f"for a command, use mpsq run -- {shlex.join(args[at:])}"
-        return f"{GOES_AFTER}: {ctx.command_path} {shlex.join([*args[:at], '--', *args[at:]])}"
+            return f"for a command, use mpsq run -- {shlex.join(command)}"
+        return f"{GOES_AFTER}: {ctx.command_path} {shlex.join([*words, '--', *command])}"
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         return ["[OPTIONS]", self.usage]
@@ -88,9 +110,12 @@ class WithCommand(TyperCommand):
                 with formatter.section(title):
                     formatter.write_dl(records)
         if not self.lists_options:
-            flags = {name for param in self.params for name in param.opts}
-            others = " and ".join(option for option in ("--from", "--dry-run") if option not in flags)
-            formatter.write(f"\n  It also takes what mpsq submit --help lists, except {others}.\n")
+            flags = {name for param in self.params if param.name not in _SHARED for name in param.opts}
+            *others, final = (option for option in self.lacks() if option not in flags)
+            listed = f"{', '.join(others)} and {final}" if others else final
+            formatter.write_paragraph()
+            with formatter.indentation():
+                formatter.write_text(f"It also takes what mpsq submit --help lists, except {listed}.")
 
 
 GOES_AFTER = "a command goes after --"
@@ -105,6 +130,9 @@ class LikeSubmit(WithCommand):
     """The same for a command whose help lists only the options that submit does not have."""
 
     lists_options = False
+
+    def lacks(self) -> tuple[str, ...]:
+        return "--from", "--dry-run"
 
 
 class OfWorkload(LikeSubmit):
@@ -175,7 +203,7 @@ def _fields(ctx: typer.Context, values: dict[str, Any]) -> dict[str, Any]:
         raise UsageError(f'"{commands[0]}" is a command, and another one follows --', remedy)
     if len(words) > 1 and not commands:
         raise UsageError(
-            f'{ctx.info_name} takes one workload, not "{" ".join(words)}"',
+            f'{ctx.info_name} takes {ctx.command.takes}, not "{" ".join(words)}"',  # type: ignore[attr-defined]
             ctx.command.where_it_goes(ctx, ctx.meta["options"]),  # type: ignore[attr-defined]
         )
     given = {name: value for name, value in values.items() if _is_given(name, value)}

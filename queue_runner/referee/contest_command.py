@@ -9,14 +9,14 @@ import typer
 
 from queue_runner.cli.common import Json, home, new_app, new_home, print_json, remind
 from queue_runner.cli.run import Verbose, follow_to_the_end
-from queue_runner.cli.typer_options import LikeSubmit, title, with_options
+from queue_runner.cli.typer_options import title, with_options
 from queue_runner.errors import UsageError
 from queue_runner.referee.judge_command import (
-    EXIT_CODES,
     Evaluate,
     Higher,
     KeepIf,
     LeastGain,
+    OfCommand,
     TimeBudget,
     options,
     print_answer,
@@ -40,10 +40,11 @@ EPILOG = (
 )
 
 
-class OfContest(LikeSubmit):
-    """The options of a submission for a command that takes a name in place of a workload."""
+class OfContest(OfCommand):
+    """The same for a command that takes a name in place of a workload."""
 
     usage = "NAME -- COMMAND ..."
+    n_names = 1
 
 
 @app.command("new", cls=OfContest, epilog=EPILOG)

@@ -48,6 +48,13 @@ class OfCommand(LikeSubmit):
     """The options of a submission for a command that takes no workload."""
 
     usage = "-- COMMAND ..."
+    takes = "its command after --"
+    gathers = True
+
+    def lacks(self) -> tuple[str, ...]:
+        from queue_runner.referee.request import REFUSED
+
+        return *super().lacks(), *(f"--{name.replace('_', '-')}" for name in REFUSED)
 
 
 KeepIf = Annotated[

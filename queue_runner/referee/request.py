@@ -37,7 +37,7 @@ TIME_BUDGET = "MPSQ_TIME_BUDGET_S"
 """The variable in which a program reads the seconds that it may train."""
 _SEEDS = 2**31 - 2**16
 """Seeds are drawn below this: the last round's still fits into 32 bits with a sign."""
-_REFUSED = {
+REFUSED = {
     **dict.fromkeys(("repeats", "until"), "rounds are added until there is an answer, within --budget"),
     **dict.fromkeys(("seed", "snapshot", "name"), "it is chosen for both rows"),
     **dict.fromkeys(
@@ -79,7 +79,7 @@ def rule_of(options: JudgeOptions, fields: Mapping[str, Any]) -> Rule:
 
 def refuse(fields: Mapping[str, Any], command: str) -> None:
     """Raise UsageError for options of a submission that a command with rounds of two versions cannot have."""
-    for name, why in _REFUSED.items():
+    for name, why in REFUSED.items():
         if name in fields:
             raise UsageError(f"mpsq {command} has no --{name.replace('_', '-')}: {why}", "leave it out")
     if not fields.get("argv"):
