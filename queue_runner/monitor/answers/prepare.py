@@ -65,17 +65,17 @@ DETAILS = ("data_name", "device_name", "optimizer")
 _RECENT = 50
 """Submissions back to which earlier runs are read."""
 _EARLIER = f"""
-WITH asked AS MATERIALIZED (
+WITH selected AS MATERIALIZED (
     SELECT {questions.QUESTION} AS question, spec_hash, group_id - {_RECENT} AS oldest,
         json_extract(value, '$[1]') AS run
     FROM json_each(?) JOIN jobs ON jobs.id = json_extract(value, '$[0]')
 )
 SELECT b.spec_hash, r.machine_hash, COALESCE(s.median_s, e.real_s)
-FROM asked JOIN jobs b ON {questions.QUESTION_OF.format(job="b.")} = asked.question
+FROM selected JOIN jobs b ON {questions.QUESTION_OF.format(job="b.")} = selected.question
     AND b.id BETWEEN (SELECT min(+id) FROM jobs WHERE group_id >= ?) AND (SELECT max(job_id) FROM runs WHERE +id < ?)
-    AND b.spec_hash = asked.spec_hash AND b.group_id >= asked.oldest
+    AND b.spec_hash = selected.spec_hash AND b.group_id >= selected.oldest
 JOIN runs r ON r.job_id = b.id JOIN exits e ON e.run_id = r.id LEFT JOIN summaries s ON s.run_id = r.id
-WHERE r.id < asked.run AND r.outcome = 'SUCCEEDED' AND r.number <> {PREFLIGHT}
+WHERE r.id < selected.run AND r.outcome = 'SUCCEEDED' AND r.number <> {PREFLIGHT}
 AND COALESCE(s.median_s, e.real_s) > 0
 AND NOT EXISTS (SELECT 1 FROM taints WHERE run_id = r.id AND severity = 'invalid')
 """
@@ -309,14 +309,14 @@ def _without_rounds(runs: Sequence[ReportedRun], context: Context) -> dict[int |
 
 def _earlier_levels(runs: Sequence[ReportedRun], context: Context) -> dict[tuple[str, str | None], float]:
     """Return, by question and machine, how far apart the speeds of the runs before the selected ones are, if two."""
-    asked = [run for run in runs if run.kind != "import"] if context.options.selectors else []
-    if not asked:
+    selected = [run for run in runs if run.kind != "import"] if context.options.selectors else []
+    if not selected:
         return {}
     first: dict[str, list[int]] = {}
-    for run in asked:
+    for run in selected:
         ids = first.setdefault(run.spec_hash, [run.job_id, run.run_id])
         ids[:] = map(min, ids, (run.job_id, run.run_id))
-    bounds = min(run.group_id or 0 for run in asked) - _RECENT, max(run_id for _, run_id in first.values())
+    bounds = min(run.group_id or 0 for run in selected) - _RECENT, max(run_id for _, run_id in first.values())
     earlier = context.tuples(_EARLIER, [json.dumps(list(first.values())), *bounds])
     by_question = by_key(earlier, lambda row: row[:2])
     return {key: two_levels([math.log(time_s) for *_, time_s in rows]) for key, rows in by_question.items()}
