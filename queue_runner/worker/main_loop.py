@@ -238,10 +238,13 @@ class Worker:
         self._kept_up_at = time.monotonic()
         reserve.keep(self._layout)
         checkpoint(self._layout.db)
-        for file in (self._layout.worker_log, paths.launchd_log(self._service_label, Path.home())):
+        logs = [self._layout.worker_log]
+        with contextlib.suppress(RuntimeError):  # a user without a home
+            logs.append(paths.launchd_log(self._service_label, Path.home()))
+        for log_file in logs:
             with contextlib.suppress(OSError):
-                if os.path.samestat(file.stat(), os.fstat(2)):
-                    cut_middle(file, self._log_bytes, self._log_bytes // 4)  # no service manager rotates it
+                if os.path.samestat(log_file.stat(), os.fstat(2)):
+                    cut_middle(log_file, self._log_bytes, self._log_bytes // 4)  # no service manager rotates it
         self._held.touch()  # cleaners of temporary files spare a young lock
 
     def _answer(self, bell: int) -> None:
