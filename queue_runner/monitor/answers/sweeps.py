@@ -134,8 +134,11 @@ def _subject(row: ReportedRun) -> Any:
 def with_phase_times(
     rows: Sequence[ReportedRun], context: Context, question: Callable[[ReportedRun], Any] = _subject
 ) -> tuple[list[ReportedRun], set[int]]:
-    """Return the rows, with the wall time of the measured phase where a clock of their `question` contradicts itself or
-    does not wait for the device as others do; and the ids of those whose question has a run without that time."""
+    """Return the rows, and the ids of those whose `question` has a run without a time of the measured phase.
+
+    Where a clock of a question contradicts itself, or does not wait for the device as others do, its rows have the wall
+    time of that phase.
+    """
     able = (row for row in rows if row.outcome == Outcome.SUCCEEDED and row.kind != "import" and row.median_s)
     biased = {key: same for key, same in by_key(able, question).items() if _is_biased(same)}
     if not biased:
