@@ -132,7 +132,7 @@ def test_an_end_that_is_not_stored_yet_holds_up_no_other_lane(
     box.submit()
     with writing(box.engine) as connection:
         assert lane_claims.claim(connection, Lane(FIRST, (0,)), "t" * 32, "boot", 1, time.time())
-    end = Mock(side_effect=error)
+    end = Mock(return_value=False, side_effect=error)
     monkeypatch.setattr(Supervisor, "end", end)
     expected: AbstractContextManager[object] = pytest.raises(OSError, match="refuses") if error else nullcontext()
     with expected:
