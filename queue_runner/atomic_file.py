@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,9 +35,13 @@ def replacing(path: Path, *, durable: bool, mode: int = 0o600) -> Iterator[Path]
 
 
 def flush(path: Path) -> None:
-    """Wait until a file's content, or the names in a folder, are on the disk. Raises: OSError."""
+    """Wait until a file's content, or the names in a folder, are on the disk, as the warden does: fsync alone leaves
+    them in the drive's cache on macOS. Raises: OSError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
+        with contextlib.suppress(AttributeError, OSError):
+            fcntl.fcntl(descriptor, getattr(fcntl, "F_FULLFSYNC"))  # noqa: B009 (other systems lack it)
+            return
         os.fsync(descriptor)
     finally:
         os.close(descriptor)

@@ -39,8 +39,7 @@ def take_fence(path: Path, who: FenceHolder) -> bool:
     try:
         with os.fdopen(descriptor, "wb") as stream:
             stream.write(json.encode(who))
-            stream.flush()
-            os.fsync(descriptor)
+        flush(ours)
         try:
             os.link(ours, path)
         except FileExistsError:

@@ -115,9 +115,8 @@ class Mirror:
                 data = read(min(count, CHUNK))
                 stream.write(data)
                 count -= len(data)
-            stream.flush()
-            if path is not None:
-                os.fsync(stream.fileno())
+        if path is not None:
+            flush(path)
 
     def _check_path(self, name: str) -> None:
         """Check the path of a file in the block. Raises: Refused."""

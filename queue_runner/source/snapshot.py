@@ -12,6 +12,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from queue_runner import units
+from queue_runner.atomic_file import flush
 from queue_runner.errors import UsageError
 from queue_runner.host.once_a_day import RepeatedNote
 from queue_runner.source import archive, git_commands, rules, scan
@@ -90,9 +91,8 @@ def of_workloads(jobs: Path, store: Path, revision: Revision | None, local: Sequ
             for name, content in contents.items():
                 copy = Path(partial, name)
                 copy.parent.mkdir(parents=True, exist_ok=True)
-                with copy.open("wb") as stream:
-                    stream.write(content)
-                    os.fsync(stream.fileno())
+                copy.write_bytes(content)
+                flush(copy)
             try:
                 Path(partial).rename(target)
             except OSError:
