@@ -330,6 +330,16 @@ def test_the_help_names_the_options_of_submit_that_a_command_lacks(mpsq: Cli, co
     assert {*re.findall("--[a-z-]+", said)} == lacking | {OPTIONS[name].flag for name in refused}
 
 
+def test_the_options_of_judge_and_contest_stay_with_them(mpsq: Cli) -> None:
+    line = "mpsq judge --champion a --candidate b -- python train.py --seed 3 --device cpu\n"
+    judge = "judge python train.py --champion a --seed 3 --device cpu --candidate b"
+    assert f"after --: {line}" in mpsq(*judge.split()).err
+    for more in ("", " --lr 3"):
+        refused = mpsq(*f"contest new night --champion HEAD python train.py --json{more}".split())
+        line = f"mpsq contest new night --champion HEAD --json -- python train.py{more}\n"
+        assert refused.code == 2 and f"after --: {line}" in refused.err
+
+
 def test_no_command_is_missing_from_the_reference() -> None:
     from tests.cli_reference import EXIT_CODES, reference
     from tests.cli_support import ROOT

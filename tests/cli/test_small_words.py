@@ -66,13 +66,6 @@ def test_a_command_with_its_own_options_is_told_where_it_goes(mpsq: Cli) -> None
     assert "no such option: --nonsense" in mpsq("run", "--nonsense", "x", "ls", "-la").err
     assert "hint: for a command, use mpsq run -- ls -la" in mpsq("bench", "ls", "-la").err
     assert "a command goes after --: mpsq submit -- ls\n" in mpsq("submit", "ls").err
-    line = "mpsq judge --champion a --candidate b -- python train.py --seed 3 --device cpu\n"
-    judge = "judge python train.py --champion a --seed 3 --device cpu --candidate b"
-    assert f"after --: {line}" in mpsq(*judge.split()).err
-    for more in ("", " --lr 3"):
-        refused = mpsq(*f"contest new night --champion HEAD python train.py --json{more}".split())
-        line = f"mpsq contest new night --champion HEAD --json -- python train.py{more}\n"
-        assert refused.code == 2 and f"after --: {line}" in refused.err
     assert "--" not in mpsq("submit", "no-such-program-here").err.partition("hint")[2]
 
 
