@@ -137,7 +137,7 @@ class Cleaner:
 
     def of(self, table: Table) -> Callable[[tuple[Any, ...]], tuple[Any, ...]] | None:
         """Return what cleans a stored row of results; None for a table of numbers."""
-        by_type: dict[Any, Callable[[str], str | None]] = {Json: self._json, Name: self.name, Prose: self.text}
+        by_type = {Json: self._json, Name: self.name, Prose: self._prose}
         hints = get_type_hints(table.row, include_extras=True).values()
         cleans = [next((by_type[kind] for kind in (hint, *get_args(hint)) if kind in by_type), None) for hint in hints]
         if not any(cleans):
@@ -145,6 +145,9 @@ class Cleaner:
         return lambda row: tuple(
             value if clean is None or value is None else clean(value) for clean, value in zip(cleans, row, strict=True)
         )
+
+    def _prose(self, text: str) -> str:
+        return self.text(text)
 
     def _json(self, text: str) -> str:
         fields = json.loads(text)

@@ -147,9 +147,9 @@ def _add_runs(
     for table in tables:
         clean = cleaner.of(table)
         # what a parser remembers may be lines of the log: only the counts of the clock are read
-        select = table.of_run.replace('"parser_state"', "iif(source = 'events', parser_state, NULL)")
+        select = table.select.replace('"parser_state"', "iif(source = 'events', parser_state, NULL)")
         for run in runs:
-            rows = tuples(connection, select, [run.id])
+            rows = tuples(connection, select.replace(" ORDER BY", " WHERE run_id = ? ORDER BY"), [run.id])
             while batch := rows.fetchmany(_BATCH):
                 add(into, table, batch if clean is None else map(clean, batch))
 

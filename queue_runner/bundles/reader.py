@@ -13,14 +13,16 @@ import resource
 import sqlite3
 import struct
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from itertools import groupby, islice
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from msgspec import msgpack
 
-from queue_runner.bundles.rows import MEASURED, MOST_JSON, TABLES, Table
+from queue_runner.bundles.rows import MEASURED, MOST_JSON, RUNS, TABLES, Table
 
 HEADER = struct.Struct(">BI")
 """Before each frame: the number of its table, and its bytes. A frame is rows in MessagePack."""
@@ -99,26 +101,31 @@ def frames(connection: sqlite3.Connection) -> Iterator[tuple[int, bytes]]:
     """Yield the rows of a bundle by the number of their table: first the tables that name the runs, then, run by run,
     what each has measured. Raises: sqlite3.Error, NotBuiltSo for a file that is not built as a bundle."""
     _check_schema(connection)
-    for table in MEASURED:
-        measured = f"SELECT DISTINCT run_id FROM {table.name}"
-        if connection.execute(f"SELECT 1 FROM ({measured}) WHERE run_id NOT IN (SELECT id FROM runs)").fetchone():
-            raise NotBuiltSo(f"some of its {table.name} belong to a run that it does not contain")
-    for table in TABLES[: -len(MEASURED)]:
-        yield from _frames_of(connection, table, table.select)
-    for run in connection.execute("SELECT id FROM runs ORDER BY id").fetchall():
-        for table in MEASURED:
-            yield from _frames_of(connection, table, table.of_run, run)
+    encode = msgpack.Encoder().encode
+    runs: list[Any] = []
+    for number, table in enumerate(TABLES):
+        if table in MEASURED:
+            continue
+        rows = connection.execute(table.select)
+        while chunk := rows.fetchmany(table.at_once):
+            runs += [row[0] for row in chunk] if table is RUNS else []
+            yield number, _fitting(number, encode(chunk))
+    parts = [_ByRun(connection, number, table) for number, table in enumerate(TABLES) if table in MEASURED]
+    for run in runs:
+        for part in parts:
+            if part.rows is not None and part.run == run:
+                while chunk := list(islice(part.rows, part.table.at_once)):
+                    yield part.number, _fitting(part.number, encode(chunk))
+                part.next()
+    for part in parts:
+        if part.rows is not None:
+            raise NotBuiltSo(f"some of its {part.table.name} belong to a run that it does not contain")
 
 
-def _frames_of(
-    connection: sqlite3.Connection, table: Table, sql: str, values: Sequence[Any] = ()
-) -> Iterator[tuple[int, bytes]]:
-    rows = connection.execute(sql, values)
-    while chunk := rows.fetchmany(table.at_once):
-        frame = msgpack.encode(chunk)
-        if len(frame) > MOST_FRAME_BYTES:
-            raise NotBuiltSo(f"{table.at_once} of its {table.name} are too large")
-        yield TABLES.index(table), frame
+def _fitting(number: int, frame: bytes) -> bytes:
+    if len(frame) > MOST_FRAME_BYTES:
+        raise NotBuiltSo(f"{TABLES[number].at_once} of its {TABLES[number].name} are too large")
+    return frame
 
 
 def _check_schema(connection: sqlite3.Connection) -> None:
@@ -126,6 +133,22 @@ def _check_schema(connection: sqlite3.Connection) -> None:
     objects = connection.execute("SELECT type, name, tbl_name, sql FROM sqlite_master").fetchmany(len(TABLES) + 1)
     if {*objects} != expected or len(objects) != len(expected):
         raise NotBuiltSo("its tables are not those of a bundle")
+
+
+class _ByRun:
+    """The rows of a table, of one run after the other: `run` and its `rows`, None after the last."""
+
+    def __init__(self, connection: sqlite3.Connection, number: int, table: Table) -> None:
+        self.number = number
+        self.table = table
+        self._groups = groupby(connection.execute(table.select), itemgetter(0))
+        self.next()
+
+    def next(self) -> None:
+        """Go to the next run."""
+        self.run: Any
+        self.rows: Iterator[tuple[Any, ...]] | None
+        self.run, self.rows = next(self._groups, (None, None))
 
 
 if __name__ == "__main__":

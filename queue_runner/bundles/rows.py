@@ -236,11 +236,6 @@ class Table(Struct, frozen=True, dict=True):
         return f"SELECT {names} FROM {self.name} ORDER BY {keys}"
 
     @cached_property
-    def of_run(self) -> str:
-        """The statement that reads the rows of one run."""
-        return self.select.replace(" ORDER BY", " WHERE run_id = ? ORDER BY")
-
-    @cached_property
     def _decoder(self) -> msgspec.msgpack.Decoder[Any]:
         return msgspec.msgpack.Decoder(list[self.row])  # type: ignore[name-defined]
 
@@ -293,17 +288,26 @@ def _tree(value: Any, _row: Any) -> dict[str, Any]:
     if type(value) is not dict:
         raise BadLine("it is not an object")
     storable(value)
-    if _n_checked(value) > MOST_ITEMS:
+    if _size(value) > MOST_ITEMS:
         raise BadLine(f"it has more than {MOST_ITEMS:,} values")
+    _check_leaves(value)
     return value
 
 
-def _n_checked(value: Any) -> int:
-    """Check the texts and numbers of a JSON value; return how many values and keys it has. Raises: ValidationError."""
+def _size(value: Any) -> int:
+    if type(value) is dict:
+        return 1 + sum(1 + _size(item) for item in value.values())
+    return 1 + sum(map(_size, value)) if type(value) is list else 1
+
+
+def _check_leaves(value: Any) -> None:
     if type(value) is dict or type(value) is list:
-        return 1 + sum(map(_n_checked, value)) + (sum(map(_n_checked, value.values())) if type(value) is dict else 0)
-    msgspec.convert(value, Prose | Integer | float | bool | None)
-    return 1
+        for item in value:
+            _check_leaves(item)
+        for item in value.values() if type(value) is dict else ():
+            _check_leaves(item)
+    else:
+        msgspec.convert(value, Prose | Integer | float | bool | None)
 
 
 def _tags(value: Any, _row: Any) -> list[str]:
