@@ -259,9 +259,9 @@ def loss(x: Number) -> str:
 
 
 def whole(text: object) -> int | None:
-    """Return the number that a text of digits is; None for anything else."""
+    """Return the number that a text of at most 15 digits is; None for anything else."""
     digits = str(text).strip()
-    return int(digits) if re.fullmatch(r"[0-9]{1,18}", digits) else None
+    return int(digits) if re.fullmatch(r"[0-9]{1,15}", digits) else None
 
 
 def parse_duration(text: str, option: str = "duration") -> float:

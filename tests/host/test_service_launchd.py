@@ -458,7 +458,9 @@ def test_a_block_before_the_jobs_own_lines_is_passed_over() -> None:
     assert (job.state, job.pid) == ("running", 7)
 
 
-@pytest.mark.parametrize("text", ["", "}\n}\nstate = x", "x = {\n\tpid = many\n\tstate\n", "\x00{\n = \n"])
+@pytest.mark.parametrize(
+    "text", ["", "}\n}\nstate = x", "x = {\n\tpid = many\n\tstate\n", "x = {\n\tpid = 0\n", "\x00{\n = \n"]
+)
 def test_print_in_other_words_is_unknown_and_no_error(text: str) -> None:
     job = parse_print(text)
     assert job.pid is None and not job.running and not job.throttled

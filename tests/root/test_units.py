@@ -106,6 +106,14 @@ def test_a_value_has_no_more_digits_than_its_spread_supports(x: float | None, sp
     assert units.plus_minus(x, spread, "ms") == text
 
 
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [(" 07\n", 7), ("9" * 15, 10**15 - 1), *((text, None) for text in ("1" * 16, "-1", "1_0", "", None))],
+)
+def test_a_whole_number_has_digits_alone_and_not_too_many(text: str | None, number: int | None) -> None:
+    assert units.whole(text) == number
+
+
 def test_plus_minus_scales_both() -> None:
     assert units.ms_plus_minus(0.22074, 0.0003) == "220.7 ± 0.3 ms"
 

@@ -16,7 +16,6 @@ from msgspec import Struct, field
 
 from queue_runner.errors import MpsqError
 from queue_runner.host.services.user_service import run_tool
-from queue_runner.units import whole
 
 LAUNCHCTL = "/bin/launchctl"
 OK = 0
@@ -81,12 +80,16 @@ def parse_print(text: str) -> Printed:
             fields.setdefault(name.strip().lower(), value.strip())
     return Printed(
         state=fields.get("state"),
-        pid=whole(fields.get("pid")),
+        pid=_positive(fields.get("pid", "")),
         last_exit=fields.get("last exit code"),
         last_signal=fields.get("last terminating signal"),
         spawn_type=fields.get("spawn type"),
-        runs=whole(fields.get("runs")),
+        runs=_positive(fields.get("runs", "")),
     )
+
+
+def _positive(text: str) -> int | None:
+    return int(text) if re.fullmatch(r"[1-9][0-9]{0,9}", text) else None
 
 
 class Control(Struct, frozen=True):
