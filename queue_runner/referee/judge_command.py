@@ -53,8 +53,9 @@ class OfCommand(LikeSubmit):
 
     def lacks(self) -> tuple[str, ...]:
         from queue_runner.referee.request import REFUSED
+        from queue_runner.submit.submit_options import OPTIONS
 
-        return *super().lacks(), *(f"--{name.replace('_', '-')}" for name in REFUSED)
+        return *super().lacks(), *(OPTIONS[name].flag for name in REFUSED)
 
 
 KeepIf = Annotated[

@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import IO
 
+from queue_runner.host.filesystem import open_regular
 from queue_runner.text import cut, one_line
 
 NOTE = "output_left_out"
@@ -95,8 +96,7 @@ def _copy_one(source: Path, target: Path) -> bool:
         link = source.readlink() if stat.S_ISLNK(mode) else None
         if link is None and not stat.S_ISREG(mode):
             return False
-        flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
-        stream = None if link is not None else os.fdopen(os.open(source, flags), "rb")
+        stream = None if link is not None else os.fdopen(open_regular(source), "rb")
     except OSError as error:
         _raise_passing(error)
         return False
