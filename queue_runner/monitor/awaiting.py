@@ -62,9 +62,14 @@ class Awaited(Struct, frozen=True):
 
     @property
     def failed(self) -> list[RunView]:
-        """The last attempts that did not end in SUCCEEDED, without `probes_out_of_memory`."""
-        probes = self.probes_out_of_memory
-        return [run for run in self.counted if not run.succeeded and run not in probes]
+        """The last attempts that did not end in SUCCEEDED, without `probes_out_of_memory`, and without rounds beyond
+        the --budget of a submission of which a run succeeded."""
+        probes, measured = self.probes_out_of_memory, {run.group_id for run in self.runs if run.succeeded}
+        return [
+            run
+            for run in self.counted
+            if not (run.succeeded or run in probes or (run.is_beyond_budget and run.group_id in measured))
+        ]
 
     def intention(self) -> str:
         """Return a sentence that names the groups that are waited for."""

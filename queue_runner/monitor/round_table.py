@@ -31,7 +31,7 @@ REDRAW_S = 1.0
 _NEWEST_WHOLE = """
 SELECT max(repeat) FROM (
     SELECT r.repeat FROM runs r JOIN jobs j ON j.id = r.job_id WHERE j.group_id = ? AND r.number > 0
-    GROUP BY r.repeat HAVING min(r.state = 'DONE' AND r.outcome <> 'CANCELLED')
+    GROUP BY r.repeat HAVING min(r.state = 'DONE' AND r.outcome <> 'CANCELLED') AND max(r.outcome <> 'SKIPPED')
 )
 """
 _STARTED = "SELECT min(r.started_at) FROM runs r JOIN jobs j ON j.id = r.job_id WHERE j.group_id = ?"

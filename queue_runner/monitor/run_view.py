@@ -136,6 +136,11 @@ class RunLine(QueuedRun, frozen=True):
         return self.outcome == Outcome.SUCCEEDED
 
     @property
+    def is_beyond_budget(self) -> bool:
+        """Whether it did not start because the --budget of its submission was over."""
+        return self.outcome == Outcome.SKIPPED and (self.reason or "").startswith("budget:")
+
+    @property
     def spec(self) -> JobSpec:
         """The specification of its job."""
         return stored_spec(self.spec_json)

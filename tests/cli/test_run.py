@@ -273,6 +273,14 @@ def test_a_failed_run_is_named_among_the_rounds(queue: Queue) -> None:
     assert process.returncode == 3 and "run 2.1: FAILED" in messages and "run 1.1: " not in messages
 
 
+def test_rounds_beyond_the_budget_are_no_rounds_and_no_failures(queue: Queue) -> None:
+    process = run(queue, "--no-gate", "--budget", "1s", "--set", "s=0.7,0.700001", "--", "sleep", "{s}")
+    output, messages = process.communicate(timeout=110)
+    assert any(row["reason"] and row["reason"].startswith("budget") for row in queue.rows())
+    assert process.returncode == 0 and "undecided" in output and "error" not in messages
+    assert "round 1 of" in messages and "round 3 of" not in messages
+
+
 def test_a_terminal_has_one_table_of_rounds(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
     assert run(queue, *ROUNDS).wait(110) == 0
 
