@@ -273,7 +273,7 @@ def test_a_failed_run_is_named_among_the_rounds(queue: Queue) -> None:
     assert process.returncode == 3 and "run 2.1: FAILED" in messages and "run 1.1: " not in messages
 
 
-def test_rounds_beyond_the_budget_are_no_rounds_and_no_failures(queue: Queue) -> None:
+def test_rounds_beyond_the_budget_count_neither_as_rounds_nor_as_failures(queue: Queue) -> None:
     process = run(queue, "--no-gate", "--budget", "1s", "--set", "s=0.7,0.700001", "--", "sleep", "{s}")
     output, messages = process.communicate(timeout=110)
     assert any(row["reason"] and row["reason"].startswith("budget") for row in queue.rows())
