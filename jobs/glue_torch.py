@@ -63,11 +63,11 @@ WORKLOAD = {
         },
         "train_pairs": {
             "default": 3668, "unit": "pairs", "least": 1,
-            "help": "of data=paraphrases; as many as MRPC has",
+            "help": "training pairs of data=paraphrases; by default as many as MRPC has",
         },
         "eval_pairs": {
             "default": 408, "unit": "pairs", "least": 1,
-            "help": "of data=paraphrases, held out; as many as MRPC has",
+            "help": "validation pairs of data=paraphrases; by default as many as MRPC has",
         },
         "model": {
             "default": "google-bert/bert-base-cased", "unit": "",
@@ -84,14 +84,14 @@ WORKLOAD = {
         },
         "vocab_size": {  # the least: the letters, alone and within words
             "default": 30522, "unit": "tokens", "least": 100,
-            "help": "at most, of model=random; made of the data",
+            "help": "largest vocabulary of model=random, which is built from the data",
         },
         "max_length": {  # the least: special tokens take up to 4
             "default": 128, "unit": "tokens", "least": 8,
-            "help": "of a pair: longer ones are cut, shorter ones padded",
+            "help": "length of a pair: longer ones are cut, shorter ones padded",
         },
-        "batch_size": {"default": 32, "unit": "pairs", "least": 1, "help": "pairs in one forward and backward"},
-        "eval_batch_size": {"default": 8, "unit": "pairs", "least": 1, "help": "in an evaluation"},
+        "batch_size": {"default": 32, "unit": "pairs", "least": 1, "help": "pairs in one forward and backward pass"},
+        "eval_batch_size": {"default": 8, "unit": "pairs", "least": 1, "help": "pairs in a batch of an evaluation"},
         "grad_accum": {"default": 1, "unit": "batches", "least": 1, "help": "batches whose gradients make one update"},
         "epochs": {
             "default": 3, "unit": "epochs", "least": 1,
@@ -99,7 +99,7 @@ WORKLOAD = {
         },
         "max_iters": {
             "default": 0, "unit": "iterations", "least": 0,
-            "help": "updates to make; 0: those of the epochs",
+            "help": "number of updates; 0: as many as the epochs have",
         },
         "warmup_iters": {
             "default": 10, "unit": "iterations", "least": 0,
@@ -107,15 +107,15 @@ WORKLOAD = {
         },
         "eval_interval": {
             "default": 0, "unit": "iterations", "least": 0,
-            "help": "evaluate each time so many are done, besides the evaluation at the end",
+            "help": "iterations between evaluations; there is always one at the end",
         },
         "log_interval": 10,
         "lr": {"default": 2e-5, "unit": "", "least": 0, "help": "learning rate at the start; it falls linearly to 0"},
-        "weight_decay": {"default": 0.0, "unit": "", "least": 0, "help": "on matrices"},
-        "optim": {"default": "adamw_torch_fused", "unit": "", "help": "the Trainer's name of its optimizer"},
+        "weight_decay": {"default": 0.0, "unit": "", "least": 0, "help": "weight decay of matrices"},
+        "optim": {"default": "adamw_torch_fused", "unit": "", "help": "the optimizer, by the Trainer's name for it"},
         "workers": {
             "default": 0, "unit": "processes", "least": 0,
-            "help": "that load batches; 0: the training process does",
+            "help": "processes that load batches; 0: the training process loads them",
         },
         "stop_on_nan": False,
         "threads": 0,
@@ -136,7 +136,7 @@ WORKLOAD = {
         "max_steps": "max_iters", "eval_steps": "eval_interval",
     },
     "gone": {
-        "use_mps_device": "the Trainer takes mps by itself where it is available: write --device mps",
+        "use_mps_device": "the Trainer uses mps automatically where it is available: write --device mps",
         "no_cuda": "write --device cpu (in TrainingArguments of transformers 5: use_cpu)",
         "use_cpu": "write --device cpu",
         "evaluation_strategy": "transformers 5 calls it eval_strategy; here: --set eval_interval=N",
@@ -146,7 +146,7 @@ WORKLOAD = {
         "bf16": "write --dtype bf16",
         "torch_compile": "write --compile on",
         "seed": "write --seed N",
-        "output_dir": "leave it away: a run's folder is its own (by hand: --out DIR)",
+        "output_dir": "leave it out: each run has its own folder (without mpsq: --out DIR)",
     },
 }  # fmt: skip
 

@@ -60,7 +60,7 @@ def _asked(*argv: str) -> str:
 
 
 def native_python() -> str:
-    """a native Python, called arm."""
+    """Python is native."""
     told = f"machine {platform.machine()}, processor {platform.processor()}"
     assert (platform.machine(), platform.processor()) == ("arm64", "arm"), told
     return told
@@ -94,14 +94,14 @@ def version() -> str:
 
 
 def boot() -> str:
-    """the boot has a name."""
+    """the boot has an id."""
     told = boot_id()
     assert re.fullmatch(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", told), told
     return told
 
 
 def mounts() -> str:
-    """mount's lines are understood."""
+    """the output of mount can be parsed."""
     text = _asked("/sbin/mount")
     points = {point: kind for point, kind, _ in filesystem._mac_mounts(text)}
     assert points.get("/") == "apfs", f"/ is {points.get('/')}: {text}"
@@ -208,7 +208,7 @@ def one_counter() -> str:
 
 
 def own_process() -> str:
-    """libproc reports the same of a process as psutil."""
+    """libproc and psutil agree about a process."""
     import psutil
 
     seen, process = host_processes.look(os.getpid()), psutil.Process()
@@ -219,7 +219,7 @@ def own_process() -> str:
 
 
 def a_zombie() -> str:
-    """an ended child is not taken for alive."""
+    """an ended child does not count as alive."""
     child = subprocess.Popen(["true"])
     time.sleep(0.5)
     seen = host_processes.look(child.pid)
@@ -259,7 +259,7 @@ def a_tag() -> str:
 
 
 def every_process() -> str:
-    """a look at all processes, and its cost."""
+    """all processes can be listed."""
     begun = time.perf_counter()
     n = len([pid for pid in process_tree.pids_darwin() if process_tree.row_darwin(pid)]) if not _linux() else 0
     took_ms = (time.perf_counter() - begun) * 1e3
@@ -273,7 +273,7 @@ def _linux() -> bool:
 
 
 def time_of_children() -> str:
-    """the CPU time of ended children is their parent's."""
+    """the CPU time of ended children counts for their parent."""
 
     def mine() -> float:
         used = process_tree.rusage_darwin(os.getpid())
@@ -381,7 +381,7 @@ def launchd_answers() -> str:
 
 
 def definition() -> str:
-    """plutil takes the service's definition."""
+    """plutil accepts the service's definition."""
     from queue_runner.host import services
     from queue_runner.host.services.launchd import Launchd
 

@@ -158,7 +158,7 @@ def of_torch(device: str) -> Iterator[Check]:
          'import torch; torch.ones(1, dtype=torch.float64).to("mps")', {}),
         ("torch ends where Metal recommends", r"RuntimeError: MPS backend out of memory", RECOMMENDED,
          {"PYTORCH_MPS_HIGH_WATERMARK_RATIO": "1.0", "PYTORCH_MPS_LOW_WATERMARK_RATIO": "1.0"}),
-        ("a fused optimizer obeys the scaler", r"^stepped to .* right$", SCALED, {}),
+        ("a fused optimizer obeys GradScaler", r"^stepped to .* right$", SCALED, {}),
         ("GPU time of a process, in nanoseconds", r"^share .* right$", GPU_TIME, {}),
         ("torch counts its peaks", r"^peaks .* right$", PEAKS, {}),
         ("no memory", r"RuntimeError: MPS backend out of memory|Invalid buffer size", LITTLE, {}),
@@ -294,15 +294,19 @@ def two_processes(device: str) -> str:
     """By the workload itself, and by submit for a launcher."""
     code, text, _ = _job("resnet50", device, "--config", "toy", WORLD_SIZE="2")
     assert code == 2 and "WORLD_SIZE=2" in text, text
+    return f"refused\n{text}{launcher_is_refused()}"
+
+
+def launcher_is_refused() -> str:
     launch = ["--", sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "train.py"]
-    code, said = _mpsq("submit", "--device", "mps", "--dry-run", *launch)
-    assert code == 2 and "several processes cannot train on mps together" in said, said
-    return f"refused\n{text}{said}"
+    code, output = _mpsq("submit", "--device", "mps", "--dry-run", *launch)
+    assert code == 2 and "several processes cannot train together on mps" in output, output
+    return output
 
 
 def stale_flag() -> str:
     code, text, _ = _job("glue", "cpu", "--config", "toy", "--set", "use_mps_device=true")
-    assert code == 2 and "the Trainer takes mps by itself" in text, text
+    assert code == 2 and "the Trainer uses mps automatically" in text, text
     return f"refused\n{text}"
 
 

@@ -252,7 +252,7 @@ def test_what_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("device", "message"), [("mps", "cannot train on mps together"), ("cpu", "only --gpus starts several processes")]
+    ("device", "message"), [("mps", "cannot train together on mps"), ("cpu", "only --gpus starts several processes")]
 )
 def test_it_trains_in_one_process(
     device: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

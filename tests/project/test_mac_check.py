@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from queue_runner.paths import Layout
 from tests import mac_check, mac_checks, mac_checks_jobs
 from tests.mac_check import Check, Unknown
 
@@ -141,6 +142,10 @@ def test_its_runs_never_wait_for_a_quiet_machine(monkeypatch: pytest.MonkeyPatch
     mac_checks_jobs.leaves_nothing()
     runs = [words for words in commands if words[0] == "run"]
     assert len(runs) == 2 and all("--no-gate" in words for words in runs)
+
+
+def test_submit_refuses_several_processes_as_the_check_expects(layout: Layout) -> None:
+    assert "torch.distributed.run" in mac_checks_jobs.launcher_is_refused()
 
 
 def test_the_programs_for_torch_can_be_read() -> None:

@@ -91,7 +91,7 @@ def refuse_distributed(device: str) -> None:
         return
     hint = "start it by python, not by torchrun or accelerate launch; unset WORLD_SIZE if it was left over"
     if device.partition(":")[0] == "mps":
-        reason = "several processes cannot train on mps together, neither gloo nor nccl takes its tensors"
+        reason = "several processes cannot train together on mps, as neither gloo nor nccl supports its tensors"
         raise UsageError(f"WORLD_SIZE={world_size}: {reason}", hint)
     if not is_rank():
         raise UsageError(f"WORLD_SIZE={world_size}: only --gpus starts several processes of a workload", hint)

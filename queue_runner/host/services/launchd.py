@@ -1,7 +1,7 @@
 """The worker as a LaunchAgent: its plist, and the steps to install, restart and remove it.
 
-The reasons for every key and step are in docs/macos.md. launchd is asynchronous: bootout returns before the job is
-gone, and a bootstrap in between fails with 5 and leaves the service down. So each step checks the actual state.
+docs/macos.md has the checks. launchd is asynchronous: bootout returns before the job is gone, and a bootstrap in
+between fails with 5 and leaves the service down. So each step checks the actual state.
 """
 
 from __future__ import annotations
@@ -51,22 +51,25 @@ class Launchd(UserService):
         self.log = launchd_log(self.name, self.user_home)
 
     def definition(self) -> dict[str, Any]:
-        """Return the plist as a dictionary. Omitted on purpose: AbandonProcessGroup, Nice, LowPriorityIO, UserName."""
+        """Return the plist as a dictionary.
+
+        Omitted on purpose: AbandonProcessGroup, Nice, LowPriorityIO, LowPriorityBackgroundIO, LegacyTimers, UserName.
+        """
         return {
             "Label": self.name,
-            "ProgramArguments": self.program.argv,
+            "ProgramArguments": self.program.argv,  # absolute; Python finds its environment by its unresolved symlink
             "RunAtLoad": True,
             "KeepAlive": {"SuccessfulExit": False},  # exit 0 means: a restart cannot fix it
             "ThrottleInterval": RESTART_AFTER_S,
-            "ProcessType": "Interactive",  # any other type throttles every measurement
-            "ExitTimeOut": STOP_TIMEOUT_S,
-            "EnvironmentVariables": dict(self.program.environment),
-            "WorkingDirectory": str(self.program.home),
-            "StandardOutPath": str(self.log),
+            "ProcessType": "Interactive",  # any other type throttles the worker and every job
+            "ExitTimeOut": STOP_TIMEOUT_S,  # listings show 5 s where it is not set
+            "EnvironmentVariables": dict(self.program.environment),  # launchd gives a minimal environment
+            "WorkingDirectory": str(self.program.home),  # the default is /
+            "StandardOutPath": str(self.log),  # if launchd cannot open it, the job never runs (78)
             "StandardErrorPath": str(self.log),
             "LimitLoadToSessionType": ["Aqua", "Background"],  # Background: without a login at the screen (ssh)
             "Umask": 0o077,
-            "SoftResourceLimits": {"NumberOfFiles": 4096},
+            "SoftResourceLimits": {"NumberOfFiles": 4096},  # the default of 256 is too low for data loaders
         }
 
     def install(self) -> str:
