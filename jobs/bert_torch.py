@@ -46,14 +46,17 @@ WORKLOAD = {
     "params": {
         "mode": {
             "default": "train", "unit": "", "choices": ["train", "eval"],
-            "help": "train, or eval: the forward alone, as inference does it",
+            "help": "train, or eval: only the forward pass, as in inference",
         },
-        "sequences": {"default": 1024, "unit": "sequences", "least": 2, "help": "drawn; 1 of 8 to evaluate"},
+        "sequences": {
+            "default": 1024, "unit": "sequences", "least": 2,
+            "help": "number of sequences drawn; an eighth of them is for evaluation",
+        },
         "pool": {
             "default": "device", "unit": "", "choices": ["device", "host"],
-            "help": "where the sequences wait: device, or host (each batch is copied in its iteration)",
+            "help": "where the sequences are kept: device, or host (each batch is copied in its iteration)",
         },
-        "vocab": {"default": 30522, "unit": "tokens", "help": "different ones"},
+        "vocab": {"default": 30522, "unit": "tokens", "help": "size of the vocabulary"},
         "block_size": {
             "default": 128, "unit": "tokens", "least": 3, "most": 512,
             "help": "length of a sequence",
@@ -64,30 +67,33 @@ WORKLOAD = {
             "default": 768, "unit": "features", "least": 1, "multiple_of": "n_head",
             "help": "width; 4 times as much within a block",
         },
-        "classes": {"default": 2, "unit": "classes", "least": 2, "help": "that the model distinguishes"},
+        "classes": {"default": 2, "unit": "classes", "least": 2, "help": "number of classes"},
         "dropout": {
             "default": 0.1, "unit": "share", "least": 0, "below": 1,
-            "help": "of activations dropped in training",
+            "help": "share of the activations that training drops",
         },
         "attention": {
             "default": "sdpa", "unit": "", "choices": ["sdpa", "eager"],
             "help": "sdpa (torch's), or eager (two products and a softmax)",
         },
-        "batch_size": {"default": 64, "unit": "sequences", "least": 1, "help": "in one iteration"},
+        "batch_size": {"default": 64, "unit": "sequences", "least": 1, "help": "sequences in an iteration"},
         "max_iters": {
             "default": 30, "unit": "iterations", "least": 0,
-            "help": "updates to make, or forwards in mode=eval",
+            "help": "number of updates, or of forward passes with mode=eval",
         },
         "warmup_iters": 4,
         "eval_interval": 0,
-        "eval_iters": {"default": 1, "unit": "batches", "least": 1, "help": "of each split in an evaluation"},
+        "eval_iters": {"default": 1, "unit": "batches", "least": 1, "help": "batches of each split in an evaluation"},
         "log_interval": 5,
         "checkpoint_interval": 0,
-        "lr": {"default": 5e-5, "unit": "", "least": 0, "help": "learning rate, the same all along"},
-        "weight_decay": {"default": 0.01, "unit": "", "least": 0, "help": "on matrices; vectors have none"},
+        "lr": {"default": 5e-5, "unit": "", "least": 0, "help": "learning rate, constant"},
+        "weight_decay": {
+            "default": 0.01, "unit": "", "least": 0,
+            "help": "weight decay of matrices; vectors have none",
+        },
         "adamw": {
             "default": "auto", "unit": "", "choices": ["auto", "fused", "foreach", "loop"],
-            "help": "how it is computed; auto: fused where the device has it and it is correct",
+            "help": "implementation of AdamW; auto: fused if the device has it and it is correct",
         },
         "stop_on_nan": False,
         "threads": 0,

@@ -46,11 +46,11 @@ WORKLOAD = {
         "width": {"default": 3072, "unit": "features", "least": 1, "help": "columns of x, and of the bias"},
         "max_iters": {
             "default": 30, "unit": "iterations", "least": 2,
-            "help": "samples of each cell, with those of the warm-up",
+            "help": "samples of each cell, warm-up included",
         },
         "warmup_iters": 4,
-        "calls": {"default": 0, "unit": "calls", "least": 0, "help": "in a sample; 0: as many as fill it"},
-        "sample_ms": {"default": 20.0, "unit": "ms", "least": 0, "help": "how long a sample shall last"},
+        "calls": {"default": 0, "unit": "calls", "least": 0, "help": "calls in a sample; 0: as many as fill it"},
+        "sample_ms": {"default": 20.0, "unit": "ms", "least": 0, "help": "duration of a sample"},
         "threads": 0,
     },
     "configs": {

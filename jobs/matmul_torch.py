@@ -40,25 +40,28 @@ WORKLOAD = {
         },
         "largest": {
             "default": 16384, "unit": "rows", "least": 512,
-            "help": "size at which mode=peak stops at the latest",
+            "help": "largest size that mode=peak tries",
         },
         "timing": {
             "default": "synced", "unit": "", "choices": ["synced", "naive", "both", "guide"],
-            "help": "synced; naive: as guides have it, without waiting for the device; both; guide: both, and before "
-            "anything else the guide's block of calls, once, by time.time(). All but synced print both",
+            "help": "synced; naive: the loop of many guides, which does not wait for the device; both; guide: both, "
+            "after the guide's own block of calls, once, timed by time.time(). All but synced print both",
         },
         "max_iters": {
             "default": 40, "unit": "iterations", "least": 2,
-            "help": "samples to take, those of the warm-up included",
+            "help": "number of samples, warm-up included",
         },
         "warmup_iters": 5,
         "calls": {
             "default": 0, "unit": "products", "least": 0,
-            "help": "in a sample; 0: as many as fill it (unless timing=synced: 100)",
+            "help": "products in a sample; 0: as many as fill it (100 unless timing=synced)",
         },
-        "sample_ms": {"default": 20.0, "unit": "ms", "least": 0, "help": "how long a sample shall last"},
+        "sample_ms": {"default": 20.0, "unit": "ms", "least": 0, "help": "duration of a sample"},
         "tf32": {"default": False, "unit": "", "help": "let fp32 be computed in TF32 where the device has it"},
-        "threads": {"default": 0, "unit": "threads", "least": 0, "help": "of the CPU, in torch; 0: its own choice"},
+        "threads": {
+            "default": 0, "unit": "threads", "least": 0,
+            "help": "threads of the CPU in torch; 0: torch chooses",
+        },
     },
     "configs": {"guide": {"n": 1000, "calls": 100, "timing": "guide"}, "peak": {"mode": "peak"}},
 }  # fmt: skip

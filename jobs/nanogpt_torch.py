@@ -269,29 +269,28 @@ WORKLOAD = {
     "params": {
         "mode": {
             "default": "train", "unit": "", "choices": ["train", "sample"],
-            "help": "train, or sample: read block_size - new_tokens tokens, then write new_tokens more, one by one, "
-            "the likeliest each or as temperature and top_k say; of 1 sequence and 24 iterations unless batch_size and "
-            "max_iters say otherwise",
+            "help": "train, or sample: generate text. An iteration of sample reads block_size - new_tokens tokens, "
+            "then writes new_tokens; by default with batch_size=1 and max_iters=24",
         },
         "new_tokens": {
             "default": 32, "unit": "tokens", "least": 1,
-            "help": "written one by one in each iteration of mode=sample; less than block_size",
+            "help": "tokens written one by one in each iteration of mode=sample; less than block_size",
         },
         "temperature": {
             "default": 0.0, "unit": "", "least": 0,
-            "help": "mode=sample: logits are divided by it and a token is drawn; 0: the likeliest (sample.py: 0.8)",
+            "help": "mode=sample: temperature of the draw; 0: always the likeliest token (sample.py: 0.8)",
         },
         "top_k": {
             "default": 0, "unit": "tokens", "least": 0,
-            "help": "mode=sample with a temperature: of so many of the likeliest; 0: of all (sample.py: 200)",
+            "help": "mode=sample with a temperature: draw from this many likeliest tokens; 0: all (sample.py: 200)",
         },
         "num_samples": {
             "default": 1, "unit": "texts", "least": 1,
-            "help": "texts of mode=sample that are shown; at most batch_size times max_iters (sample.py: 10)",
+            "help": "mode=sample: texts to show, at most batch_size times max_iters (sample.py: 10)",
         },
         "start": {
             "default": "", "unit": "",
-            "help": "mode=sample: the prompt, or FILE:PATH of one; empty: the text that a training would read",
+            "help": "mode=sample: the prompt, or FILE:PATH; empty: the text that a training would read",
         },
         "data": {
             "default": "pydoc", "unit": "", "path_or": ["pydoc", "shakespeare"],
@@ -305,21 +304,24 @@ WORKLOAD = {
         "n_head": {"default": 4, "unit": "heads", "least": 1, "help": "attention heads in a block; divides n_embd"},
         "n_embd": {"default": 128, "unit": "features", "least": 1, "multiple_of": "n_head", "help": "width"},
         "block_size": {"default": 64, "unit": "tokens", "least": 1, "help": "length of a sequence"},
-        "batch_size": {"default": 12, "unit": "sequences", "least": 1, "help": "sequences in one forward and backward"},
+        "batch_size": {
+            "default": 12, "unit": "sequences", "least": 1,
+            "help": "sequences in one forward and backward pass",
+        },
         "grad_accum": {"default": 1, "unit": "batches", "least": 1, "help": "batches whose gradients make one update"},
         "dropout": {
             "default": 0.0, "unit": "share", "least": 0, "below": 1,
-            "help": "of activations dropped in training",
+            "help": "share of the activations that training drops",
         },
         "bias": {"default": False, "unit": "", "help": "biases in linear and normalisation layers, as in GPT-2"},
         "pad_vocab": {
             "default": 1, "unit": "tokens", "least": 1,
-            "help": "round the vocabulary up to a multiple of this, which matrix units like; nanoGPT: 64 for bpe",
+            "help": "round the vocabulary up to a multiple of this, for matrix units; nanoGPT: 64 for bpe",
         },
         "init_from": {
             "default": "", "unit": "", "path_or": [""],
-            "help": "begin with weights.npz or checkpoint.pt of a training, nanoGPT's ckpt.pt, or Hugging Face's gpt2; "
-            "empty: draw them",
+            "help": "start from weights.npz or checkpoint.pt of a training, nanoGPT's ckpt.pt, or Hugging Face's gpt2; "
+            "empty: random weights",
         },
         "max_iters": 150,
         "warmup_iters": {
@@ -328,23 +330,26 @@ WORKLOAD = {
         },
         "eval_interval": 50,
         "eval_at_start": False,
-        "eval_iters": {"default": 5, "unit": "batches", "least": 1, "help": "of each split in an evaluation"},
+        "eval_iters": {"default": 5, "unit": "batches", "least": 1, "help": "batches of each split in an evaluation"},
         "log_interval": 10,
         "checkpoint_interval": 0,
         "lr": {"default": 1e-3, "unit": "", "least": 0, "help": "highest learning rate"},
         "min_lr": {"default": 1e-4, "unit": "", "least": 0, "help": "learning rate at the end of the cosine"},
         "lr_warmup_iters": {
             "default": 10, "unit": "iterations", "least": 0,
-            "help": "linear rise of the learning rate",
+            "help": "iterations in which the learning rate rises linearly",
         },
-        "lr_decay_iters": {"default": 0, "unit": "iterations", "least": 0, "help": "end of the cosine; 0: max_iters"},
-        "weight_decay": {"default": 0.1, "unit": "", "least": 0, "help": "on matrices; vectors have none"},
+        "lr_decay_iters": {
+            "default": 0, "unit": "iterations", "least": 0,
+            "help": "iteration at which the cosine ends; 0: max_iters",
+        },
+        "weight_decay": {"default": 0.1, "unit": "", "least": 0, "help": "weight decay of matrices; vectors have none"},
         "beta1": {"default": 0.9, "unit": "", "least": 0, "below": 1, "help": "AdamW's decay of the mean"},
         "beta2": {"default": 0.99, "unit": "", "least": 0, "below": 1, "help": "AdamW's decay of the mean square"},
-        "grad_clip": {"default": 1.0, "unit": "", "least": 0, "help": "greatest norm of the gradient; 0: no limit"},
+        "grad_clip": {"default": 1.0, "unit": "", "least": 0, "help": "largest norm of the gradient; 0: no limit"},
         "adamw": {
             "default": "auto", "unit": "", "choices": ["auto", "fused", "foreach", "loop"],
-            "help": "how it is computed; auto: fused where the device has it and it is correct",
+            "help": "implementation of AdamW; auto: fused if the device has it and it is correct",
         },
         "stop_on_nan": False,
         "threads": 0,

@@ -41,22 +41,22 @@ WORKLOAD = {
         },
         "samples": {
             "default": 0, "unit": "samples", "least": 0,
-            "help": "of each operator at most, in each direction; 0: all",
+            "help": "samples of each operator at most, in each direction; 0: all",
         },
         "direction": {
             "default": "both", "unit": "", "choices": ["forward", "both"],
-            "help": "forward alone, or backward too",
+            "help": "only forward, or also backward",
         },
         "calls": {
             "default": 5, "unit": "calls", "least": 1,
-            "help": "timed for each operator, after those that are checked",
+            "help": "timed calls of each operator, after the checked ones",
         },
-        "limit_s": {"default": 120.0, "unit": "s", "above": 0, "help": "that one operator may take in one dtype"},
+        "limit_s": {"default": 120.0, "unit": "s", "above": 0, "help": "time limit of one operator in one dtype"},
         "fallbacks": {
             "default": "auto", "unit": "", "choices": ["auto", "on", "off"],
             "help": "run missing operators again with fallbacks on, and name their kernels; auto: on MPS",
         },
-        "threads": {"default": 1, "unit": "threads", "least": 1, "help": "of the CPU, for each operator"},
+        "threads": {"default": 1, "unit": "threads", "least": 1, "help": "threads of the CPU for each operator"},
     },
     "configs": {
         "full": {"types": "fp32+fp16+bf16+int64+bool", "ops": "all", "samples": 0},

@@ -37,19 +37,19 @@ WORKLOAD = {
     "params": {
         "smallest": {
             "default": 4, "unit": "bytes", "least": 1, "most": 17179869184,
-            "help": "the first size; its time is the latency",
+            "help": "the smallest size; its time is the latency",
         },
         "largest": {
             "default": 67108864, "unit": "bytes", "least": 1, "most": 17179869184,
-            "help": "sizes go up to it, each 16 times the one before",
+            "help": "the largest size; each is 16 times the one before",
         },
         "memory": {
             "default": "both", "unit": "", "choices": ["pageable", "pinned", "both"],
-            "help": "of the host (pinned is CUDA's; elsewhere there is pageable only)",
+            "help": "memory of the host: pageable, or on CUDA also pinned",
         },
         "max_iters": {
             "default": 60, "unit": "iterations", "least": 2,
-            "help": "copies of each kind, with those of the warm-up",
+            "help": "copies of each kind, warm-up included",
         },
         "warmup_iters": 5,
         "threads": 0,

@@ -40,11 +40,11 @@ WORKLOAD = {
     "params": {
         "dropout": {
             "default": 0.5, "unit": "share", "least": 0, "below": 1,
-            "help": "of activations dropped between linear layers",
+            "help": "share of the activations dropped between linear layers",
         },
-        "batch_size": {"default": 64, "unit": "images", "help": "in one iteration"},
-        "lr": {"default": 0.002, "unit": "", "help": "learning rate, the same all along"},
-        "weight_decay": {"default": 0.0005, "unit": "", "help": "on all parameters"},
+        "batch_size": {"default": 64, "unit": "images", "help": "images in an iteration"},
+        "lr": {"default": 0.002, "unit": "", "help": "learning rate, constant"},
+        "weight_decay": {"default": 0.0005, "unit": "", "help": "weight decay of all parameters"},
     },
     "configs": {
         "full": {"side": 224, "classes": 1000, "width": 64, "batch_size": 64},

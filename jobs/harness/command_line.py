@@ -226,14 +226,14 @@ def _parser(workload: Mapping[str, Any], compiler: str) -> argparse.ArgumentPars
         "--config", default=configs[0], metavar="NAME", help=f"a preset: {', '.join(configs)} (default {configs[0]})"
     )
     parser.add_argument("--dtype", default="fp32", metavar="TYPE", help="fp32 (default), bf16 or fp16")
+    parser.add_argument("--gpus", default="1", metavar="N", help="train in N processes, one on each GPU (default 1)")
     parser.add_argument(
-        "--gpus", default="1", metavar="N", help="train in N processes, each on a GPU of its own (default 1)"
+        "--seed", default="1337", metavar="N", help="seed of weights, batches and dropout (default 1337)"
     )
-    parser.add_argument("--seed", default="1337", metavar="N", help="of weights, batches and dropout (default 1337)")
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="one of the keys below; may be repeated"
     )
-    parser.add_argument("--resume", metavar="FILE", help="go on from a checkpoint")
+    parser.add_argument("--resume", metavar="FILE", help="continue from a checkpoint")
     parser.add_argument(
         "--out", metavar="DIR", help="write a checkpoint here at the end, and every checkpoint_interval iterations"
     )

