@@ -1,4 +1,4 @@
-"""Iterations held against the clock: the reported durations may contradict the time that passed."""
+"""Reported iterations compared with the clock: their durations may contradict the time that passed."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ PHASE_TOLERANCE = 1.05
 TOLERANCE_S = 0.1
 """Tolerance of two clocks, and of lines that are written a moment after the iteration."""
 FEWEST = 5
-"""Fewest pairs of lines that are held against the clock."""
+"""Fewest pairs of lines that are compared with the clock."""
 MISSING_SHARE = 0.1
-"""Share of the time between lines, or of the phase, that may be missing from the iterations: users' loops log there,"""
+"""Share of the time between lines, or of the phase, that may be missing from the iterations: users' loops log there."""
 MISSING_S = 5e-4
-"""and so many seconds a line: reading a loss and writing a line take less."""
+"""Seconds per line that may be missing besides: reading a loss and writing a line take less."""
 REGULAR_SHARE = 0.8
 """Smallest share of equal gaps between the numbers of iterations that makes another gap a fault."""
 STEP_S = 1.0
-"""Tolerance of the start and end of a run by the wall clock,"""
+"""Tolerance of the start and end of a run by the wall clock."""
 SLEW_SHARE = 1e-3
-"""and of a clock that is slewed, as a share of the run: adjtime slews by 5e-4 at most."""
+"""Further tolerance for a clock that is slewed, as a share of the run: adjtime slews by 5e-4 at most."""
 _ITERATING = ("compile_s", "warmup_s", "measure_s")
 
 

@@ -245,7 +245,7 @@ def _with_baselines(families: Sequence[Family], vs: Mapping[str, Any]) -> list[F
 
 
 def _is(arm: Arm, name: str, value: Any, named: Collection[Any]) -> bool:
-    """Return whether the arm has the value; a workload may be asked for whose runs were given names of their own."""
+    """Return whether the arm has the value, which may name a workload even if its runs have custom names."""
     if name == "subject" and value not in named:
         return any(row.workload == value for row in arm.runs)
     return _same(arm.key.get(name), value)
@@ -356,7 +356,7 @@ def without(family: Family, rounds: Collection[Any]) -> Family:
 
 
 def n_words(family: Family, each_with_each: bool = False) -> int:
-    """Return how many words the family's question declares, whatever the report shows of it: its pairs, for the time
+    """Return how many verdicts the family's question declares, whatever the report shows of it: its pairs, for the time
     and for each metric that gets words.
 
     The pairs are each row with the default baseline, and each compiled row with its eager twin. With a baseline of the

@@ -1,6 +1,6 @@
 """Findings of a comparison as sentences, each with its own limits. Pure: numbers in, text out.
 
-A ratio without a word is reported as measured; only `verdicts` decides that a difference is real.
+A ratio without a verdict is reported as measured; only a verdict says that a difference is real.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def _compiled(pair: Pair) -> str:
 
 
 def _open(family: Family) -> Iterable[str]:
-    """Say how many more rounds would decide the pairs that have no word, or what stands against one."""
+    """Say how many more rounds would decide the pairs that have no verdict, or what prevents one."""
     runs = [row for arm in family.arms for row in arm.runs]
     ours = [row for row in runs if row.group_id and row.kind != "import" and not row.merged]
     groups = {row.group_id or 0 for row in ours}
@@ -173,7 +173,7 @@ def other_clock(arms: Sequence[Arm]) -> Iterable[str]:
 
 
 def _disturbed(family: Family) -> Iterable[str]:
-    """Say which words the rounds decided in which something disturbed a run."""
+    """Say which verdicts depend on rounds in which something disturbed a run."""
     disturbed = disturbed_rounds(family)
     if not disturbed:
         return
@@ -189,7 +189,7 @@ def _disturbed(family: Family) -> Iterable[str]:
 
 
 def _rare_events(family: Family) -> Iterable[str]:
-    """Limit the words on rows some of whose iterations take much longer than the others."""
+    """Limit the verdicts on rows some of whose iterations take much longer than the others."""
     decided = {arm for pair in family.pairs if pair.verdict.decided for arm in (pair.arm, pair.baseline)}
     rows = [arm.label for arm in decided if any("stragglers" in taints(row) for row in arm.timed)]
     if rows:
@@ -232,7 +232,7 @@ def metric_answer(family: Family, name: str) -> Iterable[str]:
 
 
 def without_words(family: Family) -> Iterable[str]:
-    """Say on which metrics there can be no words, and why."""
+    """Say on which metrics there can be no verdict, and why."""
     names = [name for name, obstacle in family.metrics.items() if obstacle]
     for obstacle, same in by_key(names, family.metrics.__getitem__).items():
         text = f"no verdict on {', '.join(same)}: {obstacle}"

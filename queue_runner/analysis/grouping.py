@@ -171,7 +171,7 @@ def round_of(row: ReportedRun) -> tuple[Any, int] | None:
 
 
 def machine_of(row: ReportedRun) -> str | None:
-    """Return the very machine of a run; `machine` is the first one of its kind."""
+    """Return the machine that a run was on; its column `machine` names the first machine of that kind."""
     return row.machine_hash or row.machine
 
 

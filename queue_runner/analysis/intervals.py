@@ -1,4 +1,4 @@
-"""Words and intervals from rounds, valid at every look (docs/methodology.md).
+"""Verdicts and intervals from rounds, valid at every look (docs/methodology.md).
 
 A round is one run of every row. A contrast is one row against its baseline in one metric: one difference a round, or,
 where the rounds ran on several machines of one kind, one a machine: the mean of its rounds. The evidence after n units
@@ -28,7 +28,7 @@ EFFECT_SD = 5.0
 """c: 5 is as safe as 3 in each simulated cell, and decides a difference of ten standard deviations a round earlier. A
 question about differences of another size, known before its first round, has another c."""
 PRIOR_ROUNDS = 1.0
-"""d0: the weight of the other contrasts' variance, in rounds. With 2 the words of normal noise are wrong too often."""
+"""d0: the weight of the other contrasts' variance, in rounds. With 2, verdicts on normal noise are wrong too often."""
 FIRST_LOOK = 3
 FIRST_LOOK_WITH_LEVELS = 8
 """The same for a row that is known to have several levels: its first rounds may fall on one level by chance."""
@@ -36,7 +36,7 @@ MOST_ROUNDS = 200
 """A number of rounds above this is not suggested."""
 LOPSIDED_RUNS = 2
 LOPSIDED_SHARE = 0.1
-"""Runs left out of one row beyond those of the other, and their share of the rounds, from which no word is given."""
+"""Runs left out of one row beyond those of the other, and their share of the rounds, from which no verdict is given."""
 
 
 class Decision(StrEnum):
@@ -53,8 +53,8 @@ class Contrast(Struct, frozen=True):
 
     A time enters as its logarithm, negated: the difference is the logarithm of the speedup. `step` is the rounding step
     and `margin` the half width of "the same", both in the unit of the difference. A difference of at most `levels` may
-    come from rows that have several levels; inf where their distance is unknown. With an `obstacle` there is no word.
-    `machines` has that of each round, if there are several: they are the unit, because rounds of one are alike.
+    come from rows that have several levels; inf where their distance is unknown. With an `obstacle` there is no
+    verdict. `machines` has that of each round, if there are several: they are the unit, as rounds of one are alike.
     """
 
     differences: Sequence[float | None]
@@ -119,7 +119,7 @@ class Judgement(Struct, frozen=True, kw_only=True):
 
 
 def all_pairs(n_rows: int) -> int:
-    """Return the number of words where each row may be compared with each: for another baseline, and for compare."""
+    """Return the number of verdicts if any two rows may be compared: for another baseline, and for compare."""
     return n_rows * (n_rows - 1) // 2
 
 
@@ -245,7 +245,7 @@ def _first_look(contrast: Contrast, look: Estimate) -> int:
 
 
 def decide(low: float, high: float, margin: float | None) -> Decision:
-    """Return the word for an interval of the difference."""
+    """Return the decision for an interval of the difference."""
     if low > 0:
         return Decision.ABOVE
     if high < 0:

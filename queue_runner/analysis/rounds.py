@@ -1,4 +1,4 @@
-"""Rounds of rows: which runs form one, what stands against a word, and the verdict on a pair of rows. Pure."""
+"""Rounds of rows: which runs form one, what prevents a verdict, and the verdict on a pair of rows. Pure."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from queue_runner.model import Outcome, State
 SAME_WITHIN = 0.01
 """Default margin of --same-within: ±1 %, the noise threshold of Criterion.rs."""
 TOO_SLOW = (Outcome.TIMED_OUT, Outcome.STALLED)
-"""Outcomes of runs that were slow: a later attempt that counts instead is none of the same speed."""
+"""Outcomes of runs that were too slow: a retry that counts instead is faster than they were."""
 FEWEST_EARLIER = 8
 """Fewer earlier runs do not show that a row has two speeds."""
 FINEST_DIGIT = 9
 FINEST_STEP = 2e-5
-"""A rounding step that is a smaller share of the times decides no word; any times would pass as its multiples."""
+"""A rounding step that is a smaller share of the times affects no verdict; any times would pass as its multiples."""
 
 
 class Word(StrEnum):
@@ -58,8 +58,8 @@ class Verdict(Struct, frozen=True, kw_only=True):
     `high` are the ends of its 95 % interval, None where so few rounds exclude nothing. `value` and `baseline` are the
     values compared: seconds (geometric means), or means of the metric. `same_within` is the margin, a share of the
     times or in the metric's unit. `given_after`: the round after which the word was given. `more`: about how many
-    more rounds decide; None if too many, or if rounds alone do not: then `why` says what stands against a word.
-    `is_final`: no further round removes that.
+    more rounds decide; None if too many, or if rounds alone do not: then `why` says what prevents a verdict.
+    `is_final`: no further round removes that obstacle.
     """
 
     of_time: bool
@@ -117,7 +117,7 @@ class Verdict(Struct, frozen=True, kw_only=True):
 
     @property
     def decided(self) -> bool:
-        """Whether there is a word."""
+        """Whether it is decided."""
         return self.word is not Word.UNDECIDED
 
     def __str__(self) -> str:
@@ -130,7 +130,7 @@ class Verdict(Struct, frozen=True, kw_only=True):
 
     @property
     def next_step(self) -> str:
-        """The remedy for an undecided pair, such as "about 3 more rounds", or the obstacle to a word."""
+        """The remedy for an undecided pair, such as "about 3 more rounds", or the obstacle to a verdict."""
         if self.decided or self.why:
             return self.why
         unit = "more machine" if self.machines > 1 else "more round"
@@ -187,8 +187,8 @@ def judge_metric(
     obstacle: str,
     effect_sd: float = intervals.EFFECT_SD,
 ) -> dict[Pair, Verdict]:
-    """Judge pairs of (arm, baseline) by a metric: differences of its values, in its unit. An `obstacle` stands against
-    every word."""
+    """Judge pairs of (arm, baseline) by a metric: differences of its values, in its unit. An `obstacle` prevents every
+    verdict."""
     compared = _of_metric(value)
     with_values = [pair for pair in requested if all(map(compared.values, pair))]
     return _judged(with_values, compared, n_words, same_within, effect_sd, obstacle)
@@ -307,7 +307,7 @@ def _before_gaps(rounds: Iterable[Round], pending: Collection[Round]) -> set[Rou
 
 
 class _Complete(Struct, frozen=True):
-    """A round that ran whole on a machine: the difference, and the baseline's values."""
+    """A round that ran entirely on one machine: the difference, and the baseline's values."""
 
     difference: float
     theirs: Values
@@ -315,8 +315,8 @@ class _Complete(Struct, frozen=True):
 
 
 def _complete(mine: Values, theirs: Values) -> _Complete | None:
-    """Return a round whose runs are given, None if it ran whole nowhere. A round that was lost on one machine, and ran
-    again on another, counts where it was whole first."""
+    """Return a round whose runs are given, None if no machine ran all of it. A round that was lost on one machine, and
+    ran again on another, counts on the machine that completed it first."""
     by_machine = [by_key(runs, lambda run: machine_of(run[0])) for runs in (mine, theirs)]
     whole = by_machine[0].keys() & by_machine[1].keys()
     if not whole:
@@ -363,7 +363,7 @@ def _pairing(
         obstacle += ", so its worst runs may be hidden"
         if row.left_out:
             last = row.left_out[-1]
-            obstacle += f": mpsq why {last.run} says why, mpsq rerun g{last.group_id} starts anew"
+            obstacle += f": mpsq why {last.run} says why, mpsq rerun g{last.group_id} starts over"
     elif not complete:
         obstacle = unordered
     rounds = [(at, key[1], complete.get(key)) for key, at in order.items()]
@@ -486,7 +486,7 @@ def _answer(pairing: _Pairing, judgement: intervals.Judgement, same_within: floa
 
 
 def _obstacle(contrast: intervals.Contrast, judgement: intervals.Judgement, of_time: bool) -> tuple[str, bool]:
-    """Return what stands against a word, and whether further rounds cannot remove it. Rounded values hide a difference
+    """Return what prevents a verdict, and whether further rounds cannot remove it. Rounded values hide a difference
     below their step, until noise of several steps shows it in the mean of many rounds."""
     if contrast.obstacle:
         return contrast.obstacle, True

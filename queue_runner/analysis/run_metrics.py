@@ -1,4 +1,4 @@
-"""Metrics of runs that are answers, beside the time: which of them a question compares, and which get words. Pure.
+"""Metrics that rows are compared by, besides the time: which of them a question compares, and which get verdicts. Pure.
 
 A metric is a number that a run ends with: one that --metric reads from its log, one that the program sends, or its last
 training or validation loss.
@@ -26,7 +26,7 @@ INTERNAL = frozenset(
 )
 """Metrics of mpsq's own programs and parsers that other reports read. So are those with a dot or slash, of cells."""
 _LEARNS = ("subject", "config", "dtype")
-"""Values that, like its settings, make the training of a row another one."""
+"""Values that, like the settings of a row, change its training."""
 
 
 def value(row: ReportedRun, name: str) -> float | None:
@@ -38,11 +38,11 @@ def value(row: ReportedRun, name: str) -> float | None:
 
 
 def obstacles(arms: Sequence[Arm], named: Collection[str] = ()) -> dict[str, str]:
-    """Return the metrics that these rows are compared by, and what stands against a word: empty if nothing does.
+    """Return the metrics that these rows are compared by, each with what prevents a verdict, "" if nothing does.
 
     Those that are `named` are always compared. Losses are compared where the rows train
-    differently, in equally many iterations. Those of one training on several devices answer another question (the
-    report `numerics`), and each word on them would cost the times rounds.
+    differently, over the same number of iterations. Losses of one training on several devices answer another question
+    (the report `numerics`), and each verdict on them would cost the times rounds.
     """
     rows = [row for arm in arms for row in arm.used]
     names = dict.fromkeys([*(name for row in rows for name in row.metrics), *named])
@@ -74,7 +74,7 @@ def _train_differently(arms: Sequence[Arm]) -> bool:
 
 
 def _same_seed(arms: Sequence[Arm]) -> str:
-    """Return the obstacle of rounds with one seed: their differences are nearly constant, so a word is too sure."""
+    """Return the obstacle of rounds with one seed: their differences are nearly constant, so a verdict is too sure."""
     for arm in arms:
         seeds = {(row.seed_by_round and row.repeat) if row.seed is None else row.seed for row in arm.used}
         if len({round_of(row) for row in arm.used}) > 1 and len(seeds) == 1:

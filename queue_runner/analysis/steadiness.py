@@ -20,7 +20,7 @@ from queue_runner.analysis import stats
 NOTABLE = 0.02
 """Smallest relative difference of two levels that is reported: a step of 4 % is, noise of the clock is not."""
 FEWEST = 10
-"""Fewer iterations have no course."""
+"""Runs with fewer iterations get no profile."""
 MOST_BLOCKS = 300
 """A longer run is reduced to the medians of this many blocks before change points are sought."""
 SHORTEST = 5
@@ -105,7 +105,8 @@ def marks(profile: IterationProfile) -> Iterable[tuple[str, str]]:
         speeds = ", ".join(
             f"{units.percent(share, 2)} near {units.ms(level_s)} ms" for share, level_s in profile.levels
         )
-        yield "levels", f"iterations alternate between {len(profile.levels)} speeds ({speeds}): the median is only one"
+        n = len(profile.levels)
+        yield "levels", f"iterations alternate between {n} speeds ({speeds}): the median shows only one"
     if profile.slow:
         share, mean = units.percent(profile.slow / profile.n, 2), units.percent(profile.mean_over_median - 1, 2)
         yield (

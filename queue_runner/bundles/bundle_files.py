@@ -85,7 +85,7 @@ def import_files(paths: Sequence[Path], json: bool) -> None:
         print(plain(f"{' '.join([*bundle.groups, bundle.file])}: {'; '.join(parts)}"))
         for machine in bundle.machines:
             print(plain(f"  on {machine}"))
-    remark("hashes show damage, not who wrote a bundle: import bundles only from people whom you trust")
+    remark("hashes detect damage, not forgery: import bundles only from people whom you trust")
     hint("mpsq report gallery puts the machines side by side")
 
 

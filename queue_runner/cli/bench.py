@@ -41,7 +41,7 @@ def bench(
     verbose: Verbose = False,
     json: Json = False,
 ) -> None:
-    """Run a workload on each device, eager and compiled, until each of these has a verdict; then print the report."""
+    """Run a workload on each device, eager and compiled, until each row has a verdict; then print the report."""
     from queue_runner.cli.submit import print_plan, print_stored, store
 
     if not (dry_run or detach):

@@ -21,7 +21,7 @@ def compare(
     first: Annotated[str, typer.Argument(metavar="A", help="12, 12.3, g4, @last, a name or KEY=VALUE.")],
     second: Annotated[str, typer.Argument(metavar="B", help="The same; A is its baseline.")],
     same_within: Annotated[
-        str | None, typer.Option(metavar="MARGIN,...", help="As of mpsq report: 1%, loss=0.01.")
+        str | None, typer.Option(metavar="MARGIN,...", help="As in mpsq report: 1%, loss=0.01.")
     ] = None,
     format: Annotated[str, typer.Option(metavar="FORMAT", help="The output format, such as md.")] = "table",
     json: Annotated[bool, typer.Option("--json", help="Same as --format json; docs/json.md describes it.")] = False,

@@ -205,7 +205,7 @@ def _section(title: str) -> list[str]:
 
 
 def _refuse_lost_queue() -> None:
-    """Raise: DamageError where the database is gone or empty but its queue has left runs or backups."""
+    """Raise DamageError where the database is missing or empty but there are runs or backups of its queue."""
     from queue_runner import paths
 
     db = paths.layout().db

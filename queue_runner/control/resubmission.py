@@ -98,7 +98,7 @@ def add_rounds(layout: Layout, selectors: Sequence[Selector], count: int) -> Rer
 
 def _refuse_rounds(jobs: Sequence[RoundJob], count: int) -> None:
     if (total := len(jobs) * count) > run_order.MAX_RUNS:
-        raise UsageError(f"that is {total:,} runs", f"at most {run_order.MAX_RUNS:,} can be added at once")
+        raise UsageError(f"{total:,} runs are too many", f"at most {run_order.MAX_RUNS:,} can be added at once")
     for job in jobs:
         if obstacle := job.obstacle(time.time()):
             raise UsageError(f"job {job.id} {obstacle[0]}", obstacle[1])
@@ -185,7 +185,9 @@ def _rerun(layout: Layout, selectors: Sequence[Selector], options: RerunOptions,
         new.append(NewJob(spec, options.repeats or repeats[job_id], _terms(old, options)))
     rounds = max(job.repeats for job in new)
     if rounds * len(new) > run_order.MAX_RUNS:
-        raise UsageError(f"that is {rounds * len(new):,} runs", f"one group takes {run_order.MAX_RUNS:,} at most")
+        raise UsageError(
+            f"{rounds * len(new):,} runs are too many", f"a group can have at most {run_order.MAX_RUNS:,} runs"
+        )
     order = [(at, repeat) for at, repeat in run_order.interleave(len(new), rounds, seed) if repeat <= new[at].repeats]
     return _store(layout, new, codes, order, seed, title, notes, olds[0].group_id)
 

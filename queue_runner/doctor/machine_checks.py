@@ -183,7 +183,7 @@ def _gpu(ask: Ask, root: Path, system: str) -> SensorSample:
 def gpu_use(share: float | None, *, unasked: bool = False) -> Check:
     """Check whether the GPU is already in use. `unasked`: there is an NVIDIA driver, and nothing to ask it with."""
     if unasked:
-        fix = "pip install nvidia-ml-py: without it nobody sees other programs on the GPU, its heat or its energy"
+        fix = "pip install nvidia-ml-py: without it mpsq cannot see other programs on the GPU, its heat or its energy"
         return Check("gpu use", "warn", "unknown: nvidia-ml-py is missing", fix)
     if share is None:
         return Check("gpu use", "ok", "unknown")

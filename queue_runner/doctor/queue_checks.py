@@ -71,7 +71,7 @@ def home(layout: Layout) -> Iterator[Check]:
     elif error := _not_ours(layout):
         yield Check("home", "fail", error.message, error.hint)
     elif replaceable := ownership.replaceable(layout.home):
-        finding = f"everybody may replace {layout.home}, since everybody may write {replaceable}"
+        finding = f"any user can replace {layout.home}, because any user may write {replaceable}"
         yield Check("home", "warn", finding, f"chmod o-w {replaceable}, or set MPSQ_HOME to a folder elsewhere")
     else:
         finding = f"{layout.home}{later}"
@@ -141,7 +141,7 @@ def guarded(layout: Layout, *, system: str = sys.platform, user_home: Path | Non
         paths += [path for text in waiting_specs(connection) for path in paths_read(JobSpec.from_json(text))]
     places = list(protected.found(paths, system=system, user_home=user_home))
     named = units.listed(places, _NAMED)
-    yield warn_if(bool(places), "guarded folders", named or "the worker reads in none", protected.REMEDY)
+    yield warn_if(bool(places), "protected folders", named or "the worker reads none", protected.REMEDY)
 
 
 def _cannot_write(folder: Path) -> str | None:

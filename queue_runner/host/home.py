@@ -44,7 +44,8 @@ def ensure_home(path: Path | None = None, *, need_bytes: int = MIN_FREE_BYTES, m
     free = shutil.disk_usage(place.home).free
     if free < need_bytes:
         raise MpsqError(
-            f"only {free / 2**20:.1f} MiB are free on the disk of {place.home}, a queue needs {need_bytes / 2**20:.0f}",
+            f"only {free / 2**20:.1f} MiB are free on the disk of {place.home}, and a queue needs"
+            f" {need_bytes / 2**20:.0f} MiB",
             "free some space, or set MPSQ_HOME to a folder on another disk",
         )
     return place

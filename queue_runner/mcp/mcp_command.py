@@ -14,7 +14,8 @@ app = new_app()
 def mcp() -> None:
     """Serve tools to the program that starts this: submit, judge, status, report, logs.
 
-    It speaks the Model Context Protocol on stdin and stdout, and may do what you may do. It needs pip install 'mcp>=2'.
+    It speaks the Model Context Protocol on stdin and stdout, and runs with your permissions. It needs pip install
+    'mcp>=2,<3'.
     """
     home()  # raises if the home belongs to another user
     if importlib.util.find_spec("mcp") is None:

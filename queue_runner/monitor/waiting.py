@@ -100,7 +100,7 @@ def _of_itself(run: QueuedRun, unmet: Sequence[_Edge], now: float) -> Reason | N
         sentence, step = "it does not start until it is released", f"mpsq resume {job} releases it"
         if run.blocked_reason:  # by group_guard, the only one who gives a reason
             sentence = f"{run.blocked_reason}; {sentence}"
-            step = f"fix the cause, then {step}; mpsq config set hold_after_failures 0 holds no run for failures"
+            step = f"fix the cause, then {step}; mpsq config set hold_after_failures 0 turns this off"
         return Reason("held", "its release", sentence, f"{step}; mpsq cancel {job} cancels it")
     if run.deadline_at is not None and run.deadline_at <= now:
         return Reason("deadline", "nothing: too late", "to be skipped, because its --deadline has passed", "")

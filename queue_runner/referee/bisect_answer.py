@@ -33,7 +33,7 @@ def of(search: VersionSearch, so_far: StoredSearch, missing: Mapping[int, str]) 
             return None
         budget = units.duration(search.budget_s)
         why = f"the budget of {budget} is over after {units.counted(bisection.n_rounds, 'round')}"
-        result = CannotTell(f"{why}: the same command with a larger --budget goes on")
+        result = CannotTell(f"{why}: the same command with a larger --budget continues")
     skipped = {search.versions[number].name: why for number, why in sorted({**so_far.skipped, **missing}.items())}
     likeliest = [search.versions[number].name for number in bisection.likeliest()]
     return BisectAnswer(search, result, so_far.groups, bisection.n_rounds, likeliest, skipped)

@@ -25,12 +25,12 @@ app = new_app()
 
 EPILOG = (
     "First, rounds of the ends show whether they differ in the time or in --metric, in either direction. Then the "
-    "version in the middle runs in rounds with the good one, until it is like good or like bad, and so on. No answer "
-    "is final: each round counts for all. Last, rounds of two neighbours confirm the step. Where that fails, the "
-    "answer is: cannot tell. Commits are those along first parents. One that fails is skipped. With --versions "
-    "torch=2.9..2.13 the ends are the first and the last version, each with its newest patch; uv installs those that "
-    "are needed in environments of mpsq env. --budget is for the whole search (8h by default). After Ctrl-C or a "
-    "crash, the same command goes on from the stored rounds."
+    "version in the middle runs in rounds with the good one, until it is like good or like bad, and so on. No "
+    "intermediate answer is final: each round counts for all. Last, rounds of two neighbours confirm the step. If they "
+    "do not, the answer is: cannot tell. Commits are those along first parents. One that fails is skipped. With "
+    "--versions torch=2.9..2.13 the ends are the first and the last version, each with its newest patch; uv installs "
+    "those that are needed in environments of mpsq env. --budget is for the whole search (8h by default). After Ctrl-C "
+    "or a crash, the same command continues from the stored rounds."
 )
 
 
@@ -61,10 +61,10 @@ def bisect(
     cwd = request.folder_of(fields)
     if versions is not None:
         if good is not None or bad is not None or "env_name" in fields:
-            raise UsageError("--versions has its own ends and environments", "leave out --good, --bad and --env-name")
+            raise UsageError("--versions cannot be combined with --good, --bad or --env-name", "leave these out")
         listed = bisect_versions.packages(versions, pip)
     elif good is None or bad is None or pip:
-        raise UsageError("mpsq bisect searches between two ends", "give --good REF and --bad REF, or --versions alone")
+        raise UsageError("mpsq bisect needs two versions", "give --good REF and --bad REF, or --versions alone")
     else:
         listed = bisect_versions.commits(good, bad, cwd)
     search = bisect_search.of_command(listed, cwd, pip, fields)
@@ -86,7 +86,7 @@ class _Follower(Struct):
 
         so_far = self._stored(anew)
         if so_far.groups:
-            say(f"going on from {', '.join(f'g{group}' for group in so_far.groups)}; --anew begins again")
+            say(f"continuing from {', '.join(f'g{group}' for group in so_far.groups)}; --anew starts over")
         while (answer := bisect_answer.of(self.search, so_far, self.missing)) is None:
             before = so_far
             if so_far.open_group is not None and so_far.until is not None:
@@ -143,10 +143,10 @@ class _Follower(Struct):
         """Raise MpsqError where a submission was cancelled or brought nothing, so that the next would not, either."""
         group = after.groups[-1]
         if after.last_why == "cancelled":
-            raise MpsqError(f"g{group} was cancelled", "the same command goes on")
+            raise MpsqError(f"g{group} was cancelled", "repeat the same command to continue")
         is_new = after.bisection.n_rounds > before.bisection.n_rounds or len(after.skipped) > len(before.skipped)
         if not is_new and after.elapsed_s < self.search.budget_s:
-            raise MpsqError(f"no round of g{group} counts: {after.last_why}", f"mpsq why g{group}")
+            raise MpsqError(f"no round of g{group} is valid: {after.last_why}", f"mpsq why g{group}")
 
     def _print(self, answer: BisectAnswer) -> None:
         if self.json:

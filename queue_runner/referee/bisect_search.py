@@ -110,7 +110,7 @@ def stored(layout: Layout, search: VersionSearch, *, anew: bool = False) -> Stor
             if broken := query.failure(families):
                 version, reason = broken
                 if version in (None, 0, last):
-                    raise MpsqError(reason, "with --anew, the same command tries it again")
+                    raise MpsqError(reason, "repeat the command with --anew to try again")
                 assert version is not None
                 skipped[version] = reason
                 bisection = bisection.without([version])

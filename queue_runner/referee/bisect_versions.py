@@ -56,7 +56,7 @@ def _commit(option: str, name: str, cwd: Path) -> str:
     except git_commands.GitFailed:
         if git_commands.work_tree(cwd) is None:
             raise UsageError(
-                f"{cwd} is not in a git repository", "go to the repository, or bisect --versions torch=2.9..2.13"
+                f"{cwd} is not in a git repository", "change to the repository, or use --versions torch=2.9..2.13"
             ) from None
         hint = did_you_mean(name, trees.names(cwd), "name a commit, tag or branch of this repository")
         raise UsageError(f'{option}: "{name}" is not a commit of this repository', hint) from None
@@ -80,13 +80,12 @@ def packages(text: str, pip: str) -> list[Version]:
         first, last = numbers
         if first[:-1] != last[:-1]:
             raise UsageError(
-                f"--versions {text}: a range counts the last number only", "name the versions, as in torch=1.13,2.0,2.1"
+                f"--versions {text}: in a range, only the last number may differ",
+                "list the versions, as in torch=1.13,2.0,2.1",
             )
         numbers = [(*first[:-1], number) for number in range(first[-1], min(last[-1], first[-1] + MOST) + 1)]
     if len(numbers) < 2 or numbers != sorted({*numbers}):
-        raise UsageError(
-            f"--versions {text}: these are not two versions or more, oldest first", "write torch=2.9..2.13"
-        )
+        raise UsageError(f"--versions {text} does not list two or more versions, oldest first", "write torch=2.9..2.13")
     names = [".".join(map(str, number)) for number in numbers]
     more = f" {pip}" if pip else ""
     return [Version(f"{match[1]} {name}", f"{match[1]}=={name}.*{more}", is_commit=False) for name in names]

@@ -155,7 +155,7 @@ class Contest(Struct, frozen=True, dict=True):
         with read.reading(layout.db) as connection:
             broken = failure(answers.of_group(connection, self.group), self.conditions.rule.metric)
         if broken:
-            raise MpsqError(broken[1], f"mpsq contest new {self.conditions.name} begins anew")
+            raise MpsqError(broken[1], f"mpsq contest new {self.conditions.name} starts it again")
 
     def refuse_next(self) -> None:
         """Raise UsageError where no further candidate can be judged now."""
@@ -163,13 +163,13 @@ class Contest(Struct, frozen=True, dict=True):
         if self.outcome is None:
             raise UsageError(f"the champion of {name} has not run yet", f"mpsq wait g{self.group} waits for it")
         if self.outcome != Outcome.SUCCEEDED:
-            again = f"mpsq why g{self.group}, then mpsq contest new {name} begins anew"
+            again = f"mpsq why g{self.group} says why; mpsq contest new {name} starts it again"
             raise UsageError(f"the champion of {name} did not succeed: {self.outcome}", again)
         if self.pending is not None:
             number, group = self.pending.number, self.pending.group
             raise UsageError(
                 f"candidate {number} of {name} (g{group}) has no answer yet",
-                f"mpsq judge --again g{group} follows it, mpsq cancel g{group} gives it up",
+                f"mpsq judge --again g{group} follows it, mpsq cancel g{group} abandons it",
             )
         if len(self.proposals) >= planned:
             raise UsageError(
@@ -180,7 +180,7 @@ class Contest(Struct, frozen=True, dict=True):
         if least_s > self.conditions.budget_s:
             raise UsageError(
                 f"{FIRST_ROUNDS} rounds take about {units.duration(least_s)}, more than the --budget of {name}",
-                f"begin another contest with --budget {units.duration(2 * least_s)}",
+                f"start another contest with --budget {units.duration(2 * least_s)}",
             )
 
     def refuse_confirmation(self) -> None:
@@ -199,7 +199,7 @@ class Contest(Struct, frozen=True, dict=True):
         if groups != [proposal.group for proposal in self.proposals]:
             raise UsageError(
                 f"another candidate of {self.conditions.name} was entered at the same time (g{groups[-1]})",
-                "enter this one after its answer",
+                "wait for its answer, then enter this one",
             )
 
 
@@ -213,8 +213,8 @@ def find(layout: Layout, name: str) -> Contest:
         ids = read.tuples(connection, f"{_NAMED} ORDER BY id DESC", {"name": name}).fetchone()
         if ids is None:
             names = [contest.conditions.name for contest in every(connection)]
-            begin = f"mpsq contest new {name if NAME.fullmatch(name) else 'night'} begins one"
-            raise UsageError(f'no contest "{name}"', did_you_mean(name, names, begin))
+            start = f"mpsq contest new {name if NAME.fullmatch(name) else 'night'} starts one"
+            raise UsageError(f'no contest "{name}"', did_you_mean(name, names, start))
         return of_group(connection, ids[0])
 
 
@@ -228,7 +228,7 @@ def of_group(connection: sqlite3.Connection, group: int) -> Contest:
     """Return the contest of a submission. Raises: UsageError where its champion was deleted."""
     first = read.tuples(connection, _FIRST, [group]).fetchone()
     if first is None:
-        raise UsageError(f"the champion of the contest g{group} was deleted", "mpsq contest new begins another one")
+        raise UsageError(f"the champion of the contest g{group} was deleted", "mpsq contest new starts another one")
     until, aim, _, job, spec_json, priority, outcome, run_s = first
     proposals = [
         Proposal(id, rule.number, rule.label, job_id, rounds, _answer(why), why or "", began_at, ended_at)
@@ -253,7 +253,7 @@ def refuse_name(name: str, connection: Connection) -> None:
     runs = "SELECT 1 FROM runs r JOIN jobs j ON j.id = r.job_id WHERE j.group_id = :contest AND r.state <> 'DONE'"
     for group in connection.column(_NAMED, {"name": name}):
         if connection.rows(f"SELECT 1 WHERE EXISTS ({runs}) OR EXISTS ({_ENTERED})", {"contest": group}):
-            raise UsageError(f"there is a contest {name}", f"mpsq contest show {name}, or choose another name")
+            raise UsageError(f"contest {name} already exists", f"mpsq contest show {name}, or choose another name")
 
 
 def look(_families: Sequence[Family], _conditions: str) -> str:

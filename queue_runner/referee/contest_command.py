@@ -137,7 +137,7 @@ def confirm(
 ) -> None:
     """Measure the gain of the last champion in fresh rounds.
 
-    The other row is the first champion. Each step's gain, as it was when the step was kept, is too large.
+    The other row is the first champion. The gains that were measured when the steps were kept tend to be too large.
 
     Exit codes: 0 the gain is confirmed, 1 it is not, 3 undecided, 2 for every error.
     """

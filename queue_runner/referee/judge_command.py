@@ -24,12 +24,12 @@ app = new_app()
 EXIT_CODES = {Choice.KEEP: 0, Choice.DISCARD: 1, Choice.UNDECIDED: 3}
 
 EPILOG = (
-    "Both trees are copied, as with --snapshot copy; what git ignores, such as data, is that of the folder. Each "
-    "round runs both rows, in mirrored order, with a seed in MPSQ_SEED that both share and nobody knows before. "
+    "Both trees are copied, as with --snapshot copy; files that git ignores, such as data, are those of the folder. "
+    "Each round runs both rows, in mirrored order, with the same seed in MPSQ_SEED, which nobody knows in advance. "
     "Rounds follow until the answer is known, at most 20, or until --budget ends (2h by default). "
     "The candidate is kept if it is faster and its metric is not worse, or if its metric is better at no more time. "
-    "Not worse means: within a margin, which is twice the spread of the champion's own rounds (of the time 1 to 10 "
-    "%), or that of --same-within. From round 4 on, a candidate whose estimate is below half of --gain is discarded; "
+    "Not worse means: within a margin of twice the spread of the champion's own rounds (for the time, 1 to 10 %), or "
+    "that of --same-within. From round 4 on, a candidate whose estimate is below half of --gain is discarded; "
     "if noise may hide ten times --gain, it is undecided. One that fails, diverges, or prints no number, is discarded. "
     "Of candidates that gain nothing, at most one in 20 is kept, however often one looks. "
     "--metric 'val_bpb=val_bpb: ([0-9.]+)' finds the metric in the output; --by val_loss takes one that the program "
@@ -121,7 +121,7 @@ def judge(
         follow_again(layout, group, until, verbose=verbose, json=json, rounds=rounds)
         print_answer(layout, json, group)
     if champion is None or candidate is None:
-        raise UsageError("mpsq judge compares two versions", "--champion REF --candidate REF names them")
+        raise UsageError("mpsq judge needs two versions", "name them with --champion REF and --candidate REF")
 
     def plan(layout: Layout) -> Plan:
         chosen = options(keep_if, higher, gain, time_budget, evaluate)

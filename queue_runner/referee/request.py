@@ -70,7 +70,7 @@ def rule_of(options: JudgeOptions, fields: Mapping[str, Any]) -> Rule:
     least = {"": LEAST_GAIN} | ({} if options.gain is None else units.parse_margins(options.gain, "--gain"))
     if unknown := sorted(least.keys() - {"", metric}):
         raise UsageError(
-            f"--gain names {unknown[0]}, but candidates are not judged by it", "also give it to --metric or --by"
+            f"--gain names {unknown[0]}, but candidates are not judged by it", "name it with --metric or --by, too"
         )
     if options.evaluate and (metric not in fields.get("metrics", {}) or ":" in metric):
         raise UsageError("--evaluate prints a metric", f"--metric '{metric or 'loss'}=loss ([0-9.]+)' finds it there")
@@ -83,7 +83,7 @@ def refuse(fields: Mapping[str, Any], command: str) -> None:
         if name in fields:
             raise UsageError(f"mpsq {command} has no --{name.replace('_', '-')}: {why}", "leave it out")
     if not fields.get("argv"):
-        raise UsageError(f"mpsq {command} takes a command, which runs in each version", "as in -- python train.py")
+        raise UsageError(f"mpsq {command} needs a command to run in each version", "as in -- python train.py")
 
 
 def metric_of(fields: Mapping[str, Any]) -> str:
@@ -92,7 +92,7 @@ def metric_of(fields: Mapping[str, Any]) -> str:
     if (by := fields.get("by")) is not None:
         return str(by)
     if len(metrics) > 1:
-        raise UsageError(f"{len(metrics)} metrics cannot decide together", f"--by {metrics[0]} judges by that one")
+        raise UsageError(f"{len(metrics)} metrics are given, and only one can decide", f"add --by {metrics[0]}")
     return metrics[0] if metrics else OF_TIME
 
 
@@ -246,7 +246,7 @@ def plan_candidate(layout: Layout, entered: Contest, candidate: str, label: str,
     entered.refuse_without_metric(layout)
     cwd = Path(entered.first.spec.cwd)
     if not cwd.is_dir():
-        raise UsageError(f"there is no folder {cwd}, in which the contest began", "mpsq contest new begins another one")
+        raise UsageError(f"the folder of the contest, {cwd}, is gone", "mpsq contest new starts another one")
     tree = trees.named("candidate", candidate, cwd, layout, here=Path.cwd())
     trees.refuse_left_out([tree], layout)
     number = len(entered.proposals) + 1
@@ -269,7 +269,7 @@ def _refuse_code(candidate: str, layout: Layout, specs: Sequence[JobSpec]) -> No
     champion, changed = specs[0], specs[-1]
     if champion.tree and (champion.tree, champion.inside) == (changed.tree, changed.inside):
         raise UsageError(
-            f"{candidate} is the code of the champion", "commit the change, or name the folder that has it"
+            f"{candidate} has the same code as the champion", "commit the change, or name the folder that has it"
         )
     tricks.refuse(layout, specs)
 

@@ -30,7 +30,7 @@ def refuse(layout: Layout, specs: Sequence[JobSpec]) -> None:
     champion, candidate = (mentions(layout, spec.tree) for spec in (specs[0], specs[-1]))
     for word, n in (candidate - champion).items():
         raise UsageError(
-            f"the candidate has {word} {n} times more often than the champion: it may read the seed or set the clock",
+            f"the candidate mentions {word} {n} more times than the champion: it may read the seed or set the clock",
             "change that in the champion first, if both should have it",
         )
 

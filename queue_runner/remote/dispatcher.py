@@ -46,7 +46,7 @@ from queue_runner.times import clock
 from queue_runner.worker.throttled_log import ThrottledLog
 
 MOST_SENT = 3
-"""How often a block that the scheduler forgot before it started is sent again."""
+"""How often a block is sent at most, if the scheduler forgets it before it starts."""
 TRY_AGAIN_S = 30.0
 PATIENCE_S = 1.0
 """How long a step waits for its targets. A slower one continues while the others take their next steps."""

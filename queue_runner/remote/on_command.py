@@ -58,11 +58,11 @@ def add(
         its_mpsq = f"mpsq {there.mpsq}" if there.mpsq else "no mpsq"
         say(f"{host} has Python {there.python} ({link.python}), with {its_mpsq}")
         if package is None:
-            say("nothing is copied")
+            say("nothing will be copied")
         else:
-            files = f"mpsq {__version__} and {package.n_wheels - 1} packages, {units.size(package.n_bytes)}"
-            say(f"{files}, are copied to {provision.environment(package.version)} there")
-        say(f"[on.{name}] in {layout.config} gets kind, host and python")
+            files = f"mpsq {__version__} and {package.n_wheels - 1} packages ({units.size(package.n_bytes)})"
+            say(f"{files} will be copied to {provision.environment(package.version)} there")
+        say(f"kind, host and python will be written to [on.{name}] in {layout.config}")
         if not confirmed("continue?", yes):
             say("nothing was changed")
             raise typer.Exit(1)

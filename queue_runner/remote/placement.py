@@ -140,4 +140,4 @@ def _check_slurm(request: Request, profile: Profile) -> None:
     if request.nodes_at_once is not None and request.nodes_at_once < 1:
         raise UsageError(f"--nodes-at-once {request.nodes_at_once} would run nothing", "give 1 or more")
     if request.time_s is not None and request.time_s < 60:
-        raise UsageError(f"--time {units.duration(request.time_s)} is shorter than Slurm counts", "give 1m or more")
+        raise UsageError(f"--time {units.duration(request.time_s)} is too short for Slurm", "give 1m or more")

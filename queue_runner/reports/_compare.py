@@ -154,7 +154,7 @@ def _sides(rows: Sequence[ReportedRun], context: Context) -> list[list[ReportedR
             for side, options in zip(sides, context.options.sides, strict=True)
         ]
     if both := {row.run for row in sides[0]} & {row.run for row in sides[1]}:
-        raise UsageError(f"run {min(both)} is on both sides", "name two different jobs, as mpsq list shows them")
+        raise UsageError(f"run {min(both)} is on both sides", "name two different jobs; mpsq list shows them")
     return sides
 
 

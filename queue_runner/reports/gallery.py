@@ -128,7 +128,7 @@ def finish(stored: list[ReportedRun], context: Context) -> Result:
         return Result(COLUMNS, [], lines=[select_runs.nothing(context)])
     notes = [SENTENCE]
     if any(row.merged for row in raw):
-        notes.append("(merged): as its bundle says; hashes show damage, not who wrote it")
+        notes.append("(merged): as its bundle says; its hashes detect damage, not forgery")
     if len({row.last.machine_hash for row in raw}) == 1:
         notes.append("one machine: mpsq import adds those of others, from mpsq export --bundle g4 > g4.mpsq")
     used = {row.run_id for arm in every for row in arm.used}

@@ -50,6 +50,6 @@ def finish(runs: list[ReportedRun], context: Context) -> Result:
     before, after = (filter(filled, some) for some in _IF_ANY)
     lines = select_runs.not_valid(runs)
     if any(run.prepared_s is not None for run in runs):
-        lines.append("prepared: seconds before the run, in no time beside it")
+        lines.append("prepared: seconds before the run, not part of the other times")
     shown = columns("run", _LABEL, *before, "real_s user_s sys_s", *after)
     return Result(COLUMNS, runs, [Section("", shown, runs, ["real, user, sys: seconds"])], lines)

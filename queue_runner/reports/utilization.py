@@ -197,13 +197,12 @@ def _joules(part: str, row: PhaseRow) -> str:
 def _notes(raw: Sequence[PhaseRow]) -> Iterator[str]:
     yield "use, clock and W: of the measured phase, by all programs; a dip is 10 points below the median"
     if few := [row.label for row in raw if 0 < row.n_samples < _FEW]:
-        yield f"fewer than {_FEW} samples, so one look and no course: {', '.join(few)}"
+        yield f"fewer than {_FEW} samples, too few to trust: {', '.join(few)}"
     known = [(energy.j, energy.j_error) for row in raw for energy in row.energy.values()]
     errors = [error / joules for joules, error in known if joules and error is not None]
     if errors:
-        doubt = "; not to be believed beyond 10 %: measure longer" if max(errors) > _ROUGH else ""
+        doubt = " (too much: measure longer)" if max(errors) > _ROUGH else ""
         yield (
-            "J: of the whole board or package, by counter, idle power not subtracted; between two readings at the "
-            f"borders of the phase, so at most {units.percent(max(errors), 2)} off{doubt}. "
-            "± is that, or the MAD over runs"
+            "J: of the whole board or package, with idle power, from a counter that is read near the start and end of "
+            f"the phase: the error is at most {units.percent(max(errors), 2)}{doubt}. ± is that, or the MAD over runs"
         )

@@ -115,4 +115,4 @@ def remedy(layout: Layout) -> str:
     """Return the advice for a damaged database."""
     if stored(layout.backups):
         return "stop the worker, then run mpsq db restore to restore the newest backup"
-    return "there is no backup: mpsq db restore --new begins a new queue and keeps the damaged database in backups/"
+    return "there is no backup: mpsq db restore --new starts a new queue and keeps the damaged database in backups/"

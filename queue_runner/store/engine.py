@@ -59,7 +59,7 @@ class Connection:
         return self._driver.execute(sql, values).fetchall()
 
     def each(self, sql: str, values: Values = ()) -> Iterator[tuple[Any, ...]]:
-        """Yield the rows, of which many are never in memory."""
+        """Yield the rows one by one, without holding all of them in memory."""
         with closing(self._driver.execute(sql, values)) as rows:
             yield from rows
 
@@ -107,7 +107,7 @@ class Connection:
         return self.core.execute(statement, values)
 
     def begin(self) -> None:
-        """Begin to read: what others commit from here on is not visible."""
+        """Begin a read transaction: later commits of others are not visible in it."""
         self._driver.execute("BEGIN")
 
     def begin_writing(self) -> None:
@@ -183,7 +183,7 @@ class Engine:
             self._idle.clear()
 
     def shared(self) -> AbstractContextManager[object]:
-        """Return what lets nobody else have the database alone. A worker's own lock does that already."""
+        """Return the lock that keeps others from having the database exclusively. A worker's own lock already does."""
         return nullcontext() if self._keep_open else shared(self._db)
 
 
@@ -202,7 +202,7 @@ def open_engine(db: Path, *, check: bool = True, keep_open: bool = False, foreig
 
 
 def _connect(db: Path, timeout_s: float) -> sqlite3.Connection:
-    """Connect to a database that exists: SQLite would begin an empty one in place of one that was removed."""
+    """Connect to a database that exists: SQLite would create an empty one in place of one that was removed."""
     address = f"file:{quote(str(db))}?mode=rw"
     return sqlite3.connect(
         address, uri=True, timeout=timeout_s, isolation_level=None, check_same_thread=False, factory=_Driver

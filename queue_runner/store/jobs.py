@@ -33,7 +33,7 @@ PREFLIGHT_LIMIT_S = 900.0
 
 
 class StateConflict(Exception):
-    """An error: the run was not in a source state of the verb, since another process acted first."""
+    """Raised when another process changed the run first: it is not in a source state of the verb."""
 
 
 class Claimed(Struct, frozen=True):
@@ -318,8 +318,8 @@ def places(connection: Connection) -> tuple[int, int]:
 
 
 def lane_of(spec: JobSpec, group_id: int, repeat: int) -> str:
-    """Return the lane of a job's run in this round: this machine's, or that of a task: the rounds of what a group sends
-    to one target with the same options are dealt out to its tasks in turn."""
+    """Return the lane of a job's run in this round: this machine's, or that of a task. The rounds of the jobs that a
+    group sends to one target with the same options are distributed over its tasks in turn."""
     if not spec.on:
         return DEFAULT_LANE
     options = json.dumps(dict(spec.on), sort_keys=True)

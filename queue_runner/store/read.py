@@ -56,11 +56,11 @@ def lost(db: Path) -> DamageError | None:
     if not counts:
         return None
     newest = next((name for name in reversed(backups) if name.startswith("mpsq-")), None)
-    hint = "mpsq db restore --new begins a new queue and moves the old runs aside"
+    hint = "mpsq db restore --new starts a new queue and moves the old runs aside"
     if newest:
-        hint = f"mpsq db restore puts the newest backup back, {newest}; {hint}"
-    state = "empty" if db.exists() else "gone"
-    return DamageError(f"the database {db} is {state}, but its queue has left: {', '.join(counts)}", hint)
+        hint = f"mpsq db restore restores the newest backup, {newest}; {hint}"
+    state = "empty" if db.exists() else "missing"
+    return DamageError(f"the database {db} is {state}, but its folder still has {' and '.join(counts)}", hint)
 
 
 def is_there(db: Path) -> bool:

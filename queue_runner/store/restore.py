@@ -147,7 +147,7 @@ def _refuse_active(layout: Layout) -> None:
         run = active[0]
         raise MpsqError(
             f"run {run} is active",
-            f"wait until it ends, or cancel it with mpsq cancel {run}; a worker ends what an earlier one has left",
+            f"wait until it ends, or cancel it with mpsq cancel {run}; a worker also ends the runs of earlier workers",
         )
 
 

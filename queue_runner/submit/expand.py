@@ -322,7 +322,7 @@ def _axes_of_command(request: Request) -> dict[str, Sequence[str]]:
         axes["compile"] = [mode if isinstance(mode, str) else words[mode] for mode in modes]
         if request.parser == "nanogpt" and (named := [mode for mode in modes if isinstance(mode, str)]):
             raise UsageError(
-                f"--compile {named[0]}: nanoGPT's train.py can only compile or not", "use --compile on, off or both"
+                f"--compile {named[0]}: nanoGPT's train.py has no compile modes", "use --compile on, off or both"
             )
     if request.dtype:
         axes["dtype"] = grid.dtypes(request.dtype)

@@ -143,7 +143,7 @@ def plan_of(lines: Sequence[Line], defaults: Fields, *, measures: bool = False) 
         waits.append(siblings)
         if runs > run_order.MAX_RUNS:
             raise UsageError(
-                f"{line.where}: that is {runs:,} runs",
+                f"{line.where}: {runs:,} runs are too many",
                 f"a submission can have at most {run_order.MAX_RUNS:,} runs",
             )
     _refuse_circles(waits, lines)

@@ -52,11 +52,11 @@ def _lane_of_command(request: Request, cells: Cells) -> Iterator[str]:
         return
     if any(spec.device is None for spec in cells):
         yield RepeatedNote(
-            "a command without --device may use any, so it waits until it has the machine alone: --gpus 1 gives it one"
-            " GPU, and --device cpu processors"
+            "a command without --device may use any device, so it waits until it has the machine alone; --gpus 1 gives"
+            " it one GPU, and --device cpu only processors"
         )
     elif request.gpus:
-        yield f"it takes {units.counted(request.gpus, 'GPU')}, and other lanes work beside it"
+        yield f"it takes {units.counted(request.gpus, 'GPU')}, and other lanes may run jobs at the same time"
 
 
 def _modes_without_graphs(request: Request, cells: Cells) -> Iterator[str]:

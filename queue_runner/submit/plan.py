@@ -79,7 +79,7 @@ def plan(request: Request, shared: expand.Shared | None = None, *, alone: bool =
     until = rounds_until(request, len(specs))
     count = len(specs) * (request.repeats if until is None else FIRST_ROUNDS)
     if count > run_order.MAX_RUNS:
-        raise UsageError(f"that is {count:,} runs", f"a submission can have at most {run_order.MAX_RUNS:,} runs")
+        raise UsageError(f"{count:,} runs are too many", f"a submission can have at most {run_order.MAX_RUNS:,} runs")
     if request.whole_node or any(
         v is not None for v in (request.on, request.partition, request.time_s, request.sbatch, request.nodes_at_once)
     ):
@@ -98,7 +98,7 @@ def plan(request: Request, shared: expand.Shared | None = None, *, alone: bool =
 
 
 def in_rounds(planned: Plan, until: Until, first: int = FIRST_ROUNDS) -> Plan:
-    """Return the plan with so many first rounds, which others follow."""
+    """Return the plan with this number of initial rounds, which others follow."""
     return replace(
         planned,
         jobs=tuple(replace(job, repeats=first) for job in planned.jobs),

@@ -36,7 +36,7 @@ class Kind(Enum):
     NUMBER = "a whole number"
     FLAG = "true or false"
     SWITCH = "true, false or null"
-    """Like FLAG, with a --no- form: where it is not given, something else decides."""
+    """Like FLAG, with a --no- form; None if neither is given."""
     WORDS = "a string or a list of strings"
     PAIRS = 'an object, such as {"lr": 0.001}'
     COMMAND = 'a list of strings, such as ["python", "train.py"]'
@@ -305,7 +305,7 @@ class Request:
     after: tuple[str, ...] = _option(
         Kind.WORDS,
         "Wait until a job (12 or its name) or a group (g4, @last) has succeeded; with :any, has ended; with :fail, has"
-        " failed. Repeatable.",
+        " ended without success. Repeatable.",
         "ID[:any|fail]",
     )
     at: str | None = _option(Kind.TEXT, 'Do not start before 22:30, "2026-11-22 06:00" or +2h.', "TIME")
@@ -328,8 +328,8 @@ class Request:
     resume: bool = _option(Kind.FLAG, "Retries continue from the last checkpoint; lost runs are retried, too.")
     stall: Mapping[str, float] = _option(
         Kind.PAIRS,
-        "End a run that reports no event, such as an iteration, for this long. Without any event, output counts as"
-        " an event. With PHASE=, such as compile=, only in this phase. Repeatable.",
+        "End a run that reports no event, such as an iteration, for this long. In a run without any event, output"
+        " counts as one. With PHASE=, such as compile=, only in this phase. Repeatable.",
         "[PHASE=]DURATION",
         convert=_stall_limits,
     )

@@ -1,8 +1,8 @@
 """Suspending and continuing the whole process tree of a run (mpsq pause --now, mpsq resume).
 
 SIGSTOP cannot be caught; the run keeps what it holds: the lane, memory, the accelerator's memory. The run's processes
-are found as at its end (processes.py), with the same gap on macOS. A program that hides its environment, as Apple's own
-do, is missed if it became an orphan in a new session between two notes of the warden.
+are found as at its end (process_tree.py), with the same gap on macOS. A program that hides its environment, as Apple's
+own do, is missed if it became an orphan in a new session between two notes of the warden.
 """
 
 # importing pathlib would add a fifth to the start time, so:

@@ -261,7 +261,7 @@ def schedule(
                     others = parts(lane) if lane else _of_kind(run.kind, usable)
                     needed = [*possible, *(part for part in others if part not in possible)][: run.gpus]
                     result.reserved_for = run
-                    if not {*needed} & parts_of(result.starts):  # else it waits for these to have begun
+                    if not {*needed} & parts_of(result.starts):  # else it waits until those runs have started
                         result.awaited = ",".join(sorted(needed))
                     free = [name for name in free if name not in possible]
                 earlier_waits = True

@@ -1,11 +1,11 @@
 """The gate: a submission that compares starts when the machine is quiet, or after a time with the caveat `not_quiet`.
 
-It asks once: the later runs of a submission start at once, with the caveat where the machine is not quiet then. What
+A submission waits once: its later runs start at once, with the caveat if the machine is not quiet then. The time that
 one of them has waited counts for the others, too.
 
-Right before a run that may use the GPU it looks who else does: while that computes, only NVML tells its use from that
-of others. A look holds nothing: each step looks once for milliseconds, so that a cancelled, held or paused run leaves
-at the next step. The wait is counted from the entry in the run's history, which outlives the worker.
+Right before a run that may use the GPU, the gate measures how busy other programs keep it: during the run, only NVML
+can separate their use from its own. Each step looks once, for milliseconds, so that a cancelled, held or paused run
+leaves the gate at the next step. The wait is counted from the entry in the run's history, which outlives the worker.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from queue_runner.worker.gate_load import Load
 LOOK_S = 0.5
 """Interval between two looks while a run waits: with the window of the readings it starts within 5 s of calm."""
 WINDOWS = 5
-"""Least number of windows of the processors' load in a wait: one of a second looks at 0.2 s."""
+"""Least number of windows of the processors' load in a wait: a wait of one second uses windows of 0.2 s."""
 GPU_LOOK_S = 0.1
 """Interval at which the gate asks whether the look at the GPU has ended."""
 MINUTE_S = 60.0
-"""A limit below it is named itself: a time of day has no seconds."""
+"""A shorter limit is printed as a duration, a longer one as a time of day, which has no seconds."""
 TELL_S = 30.0
 """Interval at which the numbers of an unchanged reason are brought up to date."""
 
 
 class Disturbance(Struct, frozen=True):
-    """One thing that disturbs: `sentence` with {} for its verb, in the present and the past. `lasting`: it goes away
-    when a user acts, not by itself."""
+    """A reason not to start: `sentence` has {} for its `verb` (present, past). `lasting`: it goes away only when a user
+    acts."""
 
     kind: str
     sentence: str
@@ -86,8 +86,8 @@ def disturbances(now: SensorSample, limits: Config, *, gpu: bool) -> list[Distur
         reasons.append(Disturbance("gpu", busy, ("keep", "kept")))
     heat, most = now.gpu_temperature_c, limits.gate_gpu_temperature_c
     if gpu and heat is not None and heat > most:
-        hot = f"the GPU {{}} {heat:.0f} degrees C ({_limit(f'{most:.0f}', 'gate_gpu_temperature_c')})"
-        reasons.append(Disturbance("gpu_heat", hot, ("has", "had")))
+        hot = f"the GPU {{}} at {heat:.0f} degrees C ({_limit(f'{most:.0f}', 'gate_gpu_temperature_c')})"
+        reasons.append(Disturbance("gpu_heat", hot, _IS))
     return reasons
 
 
@@ -132,8 +132,8 @@ class Gate:
         """Whether the run waits for a quiet machine."""
         return self._since is not None
 
-    def keeps(self, run: Following) -> str | None:
-        """Return why the run must wait, "" while that is not known yet; None: it may start."""
+    def blocking_reason(self, run: Following) -> str | None:
+        """Return why the run must wait: "" while that is not known yet, None if it may start."""
         if self._run is None or self._run.run_id != run.run_id:
             self.leave("another run is next")
             self._run, self._looks_since = run, time.monotonic()
@@ -155,7 +155,7 @@ class Gate:
         return None
 
     def _knows_the_gpu(self) -> bool:
-        """Look how busy the GPU is without the run, beside the worker; return whether that has ended."""
+        """Measure in the background how busy the GPU is without the run; return whether that has ended."""
         self._use = self._use or BackgroundCall(partial(run_sampler.gpu_use_before, GPU_BUSY_SHARE))
         if not self._use.has_ended():
             return False
@@ -163,7 +163,7 @@ class Gate:
         return True
 
     def _look(self, run: Following) -> str | None:
-        """Look at the machine; return as `keeps`, and set what disturbs a run that passes nevertheless."""
+        """Look at the machine; return as `blocking_reason`, and set what disturbs a run that passes nevertheless."""
         gpu = run.spec.device != "cpu"
         limit_s = self._limit_s(run)
         window_s = self._window_s(run)
@@ -195,7 +195,7 @@ class Gate:
         self._told = ("", frozenset(), 0.0)
 
     def look_later(self) -> None:
-        """Go on with the wait while the lane is not to be had: a look takes its locks."""
+        """Continue the wait while the lane is not available, because a look needs its locks."""
         self.due = None if self._run is None else time.time() + LOOK_S
 
     def note(self, run: Claimed) -> None:
@@ -219,7 +219,7 @@ class Gate:
         return self._config.gate_timeout_s if run.spec.gate_s is None else run.spec.gate_s
 
     def _window_s(self, run: Following) -> float:
-        """Return over what time the processors' load is taken before this run."""
+        """Return the time (s) before this run over which the processors' load is averaged."""
         return min(gate_load.WINDOW_S, self._limit_s(run) / WINDOWS)
 
     def _waited_s(self) -> float:

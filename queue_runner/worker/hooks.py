@@ -68,7 +68,7 @@ class Hooks:
         self.last_event = self._newest_event()
 
     def busy(self) -> bool:
-        """Return whether a hook is being called, or a run may have ended that calls one."""
+        """Return whether a hook is being called, or may be due because a run has ended."""
         return self._newest_event() > self.last_event or self._calling  # in this order: `step` sets these the other way
 
     def stop(self) -> None:

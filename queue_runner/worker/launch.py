@@ -47,7 +47,8 @@ _THREADS = (
 
 
 _STARTS = 'i={}; while [ $i -gt 0 ]; do sh -c "$0"; "$@" || :; i=$((i - 1)); done; sh -c "$0"'
-"""Starts a program so many times before its run, and the command of --prepare before each start and the run."""
+"""A shell script that starts a program a number of times before its run (--warmup), and runs the command of --prepare
+before each of these starts and before the run."""
 
 
 def prepare(
@@ -155,7 +156,7 @@ def environment(layout: Layout, run: Claimed, folder: RunDir) -> dict[str, str]:
         "TORCHINDUCTOR_CACHE_DIR": str(compiled / "inductor"),
         "TRITON_CACHE_DIR": str(compiled / "triton"),
         "JAX_COMPILATION_CACHE_DIR": str(compiled / "jax"),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",  # else nothing is kept that compiles within a second
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",  # by default, only compilations above a second are cached
         "CACHEDB": str(compiled / "tinygrad.db"),
     }
     ours = {

@@ -58,10 +58,10 @@ SET_BACK_S = 1.0
 """Smallest backward step of the wall clock that is handled: no tick notices less."""
 LONG_LOG_BYTES = 16 << 20
 LONG_LOG_EVERY_S = 30.0
-"""A longer log of SQLite is written back before the next upkeep is due, so often at most: 25 short runs a second write
-a gigabyte in that time."""
+"""SQLite's log is written back before the next upkeep is due if it is longer than LONG_LOG_BYTES, but not more often
+than this: 25 short runs a second write a gigabyte between two upkeeps."""
 STUCK_S = 3600.0
-"""A step that takes longer is taken for stuck: systemd restarts the worker then."""
+"""A step that takes longer counts as stuck: systemd restarts the worker then."""
 
 OPEN_FILES = 4096
 """The limit of open files of a job on a Mac, as in the service's definition: a terminal's programs have 256, too few
@@ -159,7 +159,7 @@ class Worker:
         reserve.keep(self._layout)
         bell = wakeup.listen(self._layout.fifo)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            if signal.getsignal(number) != signal.SIG_IGN:  # as nohup and a script's background jobs leave it
+            if signal.getsignal(number) != signal.SIG_IGN:  # nohup and a script's background jobs ignore it
                 signal.signal(number, lambda *_: self._stopped.set())
         self._scheduler.add_job(
             self._step, "interval", seconds=self._tick_s, id="step", next_run_time=datetime.now(UTC)
@@ -383,8 +383,8 @@ def allow_open_files(platform: str = sys.platform) -> None:
 
 
 def _is_requested() -> bool:
-    """Wait for a line on standard input, and let go of that; return whether there was one."""
-    requested = bool(os.read(0, 1))  # nothing after the line: that is for the next worker
+    """Wait for a line on standard input, then close it; return whether there was one."""
+    requested = bool(os.read(0, 1))  # read no further: the next line is for the next worker
     with open(os.devnull) as nothing:
         os.dup2(nothing.fileno(), 0)
     return requested

@@ -19,7 +19,7 @@ from queue_runner.store.lane_claims import Blocked
 
 
 class Clocks(Struct, frozen=True):
-    """The clocks of the worker, in seconds: people can set `wall` (Unix time), while `steady` only goes on."""
+    """The clocks of the worker, in seconds: users can set `wall` (Unix time), while `steady` never jumps."""
 
     wall: Callable[[], float] = time.time
     steady: Callable[[], float] = time.monotonic

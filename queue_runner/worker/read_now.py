@@ -124,7 +124,7 @@ class NowReader:
         return replace(now, running=tuple(running)), following, error
 
     def _look_ahead(self, connection: Connection, state: object, at: float) -> _Outlook:
-        state = state, tuple(ready.budgets(connection))  # no event tells when a budget begins: a run starts
+        state = state, tuple(ready.budgets(connection))  # a budget begins when a run starts, without an event
         if self._outlook is None or not self._outlook.holds(state, at):
             impossible = tuple(run_id for run_id, _ in ready.unsatisfiable(connection, at))
             self._outlook = _Outlook(state, at, ready.next_change_at(connection, at), impossible)
@@ -172,8 +172,8 @@ class NowReader:
         candidates: Iterator[Candidate],
         at: float,
     ) -> Iterator[Candidate]:
-        """Yield the candidates after the first. Of those behind one that needs the machine, _MOST_TIMED at most, it is
-        known which may overtake that one: as long as it waits for earlier runs at least, as far as is known."""
+        """Yield the candidates after the first. At most _MOST_TIMED of those behind one that needs the machine are
+        marked if they may overtake it: they are expected to end while it still waits for earlier runs."""
         earlier = [first]
         for run in candidates:
             yield run
@@ -200,7 +200,7 @@ class NowReader:
             yield replace(run, may_overtake=takes_s is not None and takes_s <= starts_in_s)
 
     def _as_placed(self, spec: JobSpec) -> JobSpec:
-        """Return a job as it would run on lanes here: its question has their number of processors."""
+        """Return a job as it would run on lanes here: the number of processors of its lane is part of its question."""
         fitting = [lane.name for lane in self._lanes.values() if lane.kind == lanes.needs(spec)]
         name = spec.lane or ",".join(sorted(fitting)[: spec.gpus])
         return lanes.placed(spec, self.lane(name)) if name else spec
@@ -234,7 +234,8 @@ class NowReader:
             yield Candidate(run.run_id, run.name, run.group, kind, gpus, lane)
 
     def _began_alone(self, connection: Connection, group: int) -> bool:
-        """Return whether runs that now would have a lane have started without one: the others do as they did."""
+        """Return whether runs of the group that would now get a lane have started without one: then the others do so,
+        too."""
         kinds = {lane.kind for lane in self._lanes.values()}
         return any(lanes.needs(spec) in kinds for spec in lane_claims.began_alone(connection, group))
 

@@ -40,7 +40,7 @@ from queue_runner.worker.read_now import NowReader
 from queue_runner.worker.supervisor import Supervisor
 
 _CHANGES = Skip | Sweep | End | FollowRound | SubmitSchedules | BackUp
-"""Actions after which a step decides anew, also where they fail: what else there is to do does not wait for them."""
+"""Actions after which a step decides again, even if they fail: other work does not wait for them."""
 
 
 class Steps:

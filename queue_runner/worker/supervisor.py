@@ -55,7 +55,7 @@ READY_S = 10.0
 EXIT_S = 0.1
 """How long the exit of a warden that has released its lane may take; then the run's processes are looked for."""
 MAX_FRUITLESS_STARTS = 5
-"""Number of successive wardens that may die before their fence, until the run is given up as SPAWN_FAILED."""
+"""Number of successive wardens that may die before they write the fence, until the run is given up as SPAWN_FAILED."""
 
 
 class _Launching(Struct, frozen=True):
@@ -97,7 +97,7 @@ class Supervisor:
         self._ready_until: float | None = None
         self._warden: subprocess.Popen[bytes] | None = None
         self._supervised = 0  # the run of the last warden that this worker has started
-        self._nothing_left = False  # of that run, says the warden, which has ended
+        self._nothing_left = False  # its warden reported at its end that no process of that run is left
         self._observer: Observer | None = None
         self._kept_awake: int | None = None  # the run for which the machine is kept awake
         self._blocked: Blocked | None = Blocked("not known yet")  # an earlier worker may have left it blocked
@@ -111,7 +111,7 @@ class Supervisor:
         """Return the state of the lane."""
         cools = self.in_cooldown
         if not cools:
-            self._not_before = 0.0  # here alone: a pause that ends after this look still makes the next step due
+            self._not_before = 0.0  # only here: a cooldown that ends after this look still makes the next step due
         return LaneNow(
             held=self._held is not None,
             cools=cools,
@@ -122,7 +122,7 @@ class Supervisor:
 
     @property
     def due(self) -> float | None:
-        """When (Unix seconds) the gate looks again, or the run that has ended, or something may start again."""
+        """When (Unix seconds) the gate looks again, the GPU is checked after a run, or something may start again."""
         pause_s = max(self._not_before - self._clocks.steady(), 0.0)
         over_at = self._clocks.wall() + pause_s if self._not_before else None
         return min((at for at in (self._gate.due, self._gpu_look_at, over_at) if at is not None), default=None)
@@ -340,7 +340,7 @@ class Supervisor:
         if purpose := self._locks.goes_first():
             self.release(Blocked(f"a run of another queue needs {purpose} and starts first"))
             return False
-        if (why_not := self._gate.keeps(following)) is not None:
+        if (why_not := self._gate.blocking_reason(following)) is not None:
             if why_not:
                 self._block(Blocked(why_not, Obstacle.GATE if self._gate.is_waiting else None))
             if not self._gate.keeps_lane:

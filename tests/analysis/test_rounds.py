@@ -141,7 +141,7 @@ def test_a_row_that_loses_many_rounds_gets_no_word() -> None:
     assert verdict.word is Word.UNDECIDED and verdict.more is None
     left_out = family.arms[1].left_out[-1].run
     assert verdict.why.startswith("2 of 5 rounds have a missing or retried run of mps eager")
-    assert verdict.why.endswith(f": mpsq why {left_out} says why, mpsq rerun g1 starts anew")
+    assert verdict.why.endswith(f": mpsq why {left_out} says why, mpsq rerun g1 starts over")
     assert verdict.is_final and verdict.why in text_of(family)
 
 

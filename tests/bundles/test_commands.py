@@ -94,7 +94,7 @@ def test_results_travel_and_machines_stay_apart(
     Path("g1.mpsq").write_bytes(data)
     first = beta("import", "g1.mpsq")
     assert b"g1 g1.mpsq: 2 new runs of 1 new job, 24 iterations" in first.out
-    assert "hashes show damage" in first.err
+    assert "hashes detect damage" in first.err
     again = beta("import", "g1.mpsq", "--json").json()["bundles"][0]
     assert (again["runs"], again["known"], again["groups"]) == (0, 2, ["g1"])
     assert [{**row, "factors": {}} for row in beta("report", "--json").json()["rows"]] == own

@@ -281,4 +281,4 @@ def test_watch_refuses_what_it_cannot_do(queue: Layout, mpsq: Cli) -> None:
     ran = mpsq("status", "--watch", "--json")
     assert ran.code == 2 and "hint: mpsq status --json prints it once" in ran.err
     (queue.home / "mpsq.db").unlink()
-    assert "but its queue has left: 5 runs" in mpsq("status", "--watch").err
+    assert "but its folder still has 5 runs" in mpsq("status", "--watch").err

@@ -58,7 +58,7 @@ def test_a_killed_bisection_goes_on_from_its_stored_rounds(queue: Queue, history
     killed.kill()
     killed.wait()
     answer = history.mpsq("bisect", *words)
-    assert answer.code == 0 and "going on from g1" in answer.text, answer.text
+    assert answer.code == 0 and "continuing from g1" in answer.text, answer.text
     assert answer.json["newer"] == names(history)[4] and answer.json["groups"][0] == 1
     assert answer.json["metric"] == "loss" and answer.json["step"]["change"] > 0.9
 
@@ -110,9 +110,9 @@ def test_a_subject_may_have_line_separators(tmp_path: Path) -> None:
         (("--good", "c1", "--bad", "c9"), '--bad: "c9" is not a commit'),
         (("--good", "c8", "--bad", "c1"), "--good c8 is not an ancestor of --bad c1"),
         (("--good", "c8", "--bad", "HEAD"), "c8 and HEAD are the same commit"),
-        (("--good", "c1"), "searches between two ends"),
-        (("--versions", "torch=2.9"), "--versions torch=2.9: these are not two versions"),
-        (("--versions", "torch=2.9..2.10", "--good", "c1"), "--versions has its own ends"),
+        (("--good", "c1"), "needs two versions"),
+        (("--versions", "torch=2.9"), "--versions torch=2.9 does not list two"),
+        (("--versions", "torch=2.9..2.10", "--good", "c1"), "--versions cannot be combined"),
         (("--versions", "torch=2.9..2.10", "--pip", "--index-url 'x"), "--pip cannot be split into words"),
         (("--good", "c1", "--bad", "c8", "--seed", "1"), "mpsq bisect has no --seed"),
     ],

@@ -52,7 +52,7 @@ def test_a_night_keeps_the_faster_candidate_and_goes_on_after_others(queue: Queu
     word = "the gain is confirmed" if confirmed.code == 0 else "undecided"
     assert "\n".join([word, *(f"  {reason}" for reason in confirmed.json["reasons"])]) in text and confirmed.reasons
     second = repository.mpsq("contest", *new)
-    assert second.code == 2 and "there is a contest night" in second.text
+    assert second.code == 2 and "contest night already exists" in second.text
 
 
 def test_two_shells_enter_one_candidate_and_a_killed_one_is_followed_again(
@@ -96,7 +96,7 @@ def test_a_candidate_is_named_as_where_the_user_is(queue: Queue, repository: Rep
     user.git("commit", "-q", "--allow-empty", "-m", "empty")
     for same in ("HEAD", "."):
         refused = user.mpsq("contest", "try", "night", same)
-        assert refused.code == 2 and f"{same} is the code of the champion" in refused.text, refused.text
+        assert refused.code == 2 and f"{same} has the same code as the champion" in refused.text, refused.text
     user.write("exit 3\n")
     assert "HEAD leaves out the uncommitted changes" in user.mpsq("contest", "try", "night", "HEAD").text
     user.git("commit", "-q", "-a", "-m", "exits")

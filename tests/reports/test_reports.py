@@ -354,7 +354,7 @@ def test_grouping_says_what_it_pools(grid: Store) -> None:
         ({"vs": "device=cpu,mps"}, "has 2 values", "one row"),
         ({"vs": "device=cuda"}, "none of the rows", "cpu eager"),
         ({"vs": "device=cpu"}, "matches 2 rows", "compile=off"),
-        ({"vs": "seed=1"}, "the rows are not formed by seed", "--group-by"),
+        ({"vs": "seed=1"}, "the rows are not grouped by seed", "--group-by"),
         ({"vs": "compile=maybe"}, 'compile cannot be "maybe"', "compile=on"),
         ({"where": ["1=1;drop table runs--"]}, "no column or setting", ""),
         ({"where": ["median_s) OR (1=1"]}, "no column or setting", ""),
@@ -407,7 +407,7 @@ def test_the_time_of_the_preparation_stands_apart(store: Store) -> None:
     result = store.report("time")
     assert result.rows[0]["prepared_s"] == 9.7
     assert "prepared" in [column.title for column in result.sections[0].columns]
-    assert "prepared: seconds before the run, in no time beside it" in result.lines
+    assert "prepared: seconds before the run, not part of the other times" in result.lines
 
 
 def test_breakdown_of_a_run_without_phases_shows_real_alone(store: Store) -> None:

@@ -79,7 +79,7 @@ def test_nothing_is_begun_where_a_queue_was(queue: Queue, mpsq: Cli, how: str) -
     ):  # fmt: skip
         ran = mpsq(*command.split())
         assert ran.code == DamageError.exit_code and str(queue.layout.db) in ran.err, (command, ran)
-        assert "1 run" in ran.err and f"mpsq db restore puts the newest backup back, {saved.name}" in ran.err, command
+        assert "1 run" in ran.err and f"mpsq db restore restores the newest backup, {saved.name}" in ran.err, command
     for command in ("help", "submit --help", "config get poll_s", "db path", "completion bash"):
         assert mpsq(*command.split()).code == 0, command
     with pytest.raises(DamageError):
@@ -94,7 +94,7 @@ def test_nothing_is_begun_where_a_queue_was(queue: Queue, mpsq: Cli, how: str) -
 def test_a_new_queue_continues_above_the_old_one(queue: Queue, mpsq: Cli) -> None:
     train(queue, 3)
     lose(queue.layout, "gone")
-    assert "db restore --new begins a new queue" in mpsq("list").err
+    assert "db restore --new starts a new queue" in mpsq("list").err
     assert mpsq("db", "restore", "--new", "x.db").code == 2
     ran = mpsq.ok("db", "restore", "--new")
     assert "new and empty" in ran.out and "the old runs were moved to" in ran.err

@@ -310,7 +310,7 @@ def test_a_store_that_cannot_be_read_is_a_sentence(
     queue.db.write_bytes(b"x" * 5000)
     assert "not a database" in browser.get(path, 503)
     queue.db.unlink()
-    assert "is gone, but its queue has left" in unescape(browser.get(path, 503))
+    assert "is missing, but its folder still has" in unescape(browser.get(path, 503))
     queue.db.write_bytes(whole)
     browser.get(path)
 

@@ -60,7 +60,7 @@ def test_a_gpu_that_was_busy_before_the_start_is_a_taint(
         jobs.submit(connection, "test", 0, [NewJob(spec, 1)], [(0, 1)])
         following = lane_claims.following(connection, 1, Lane(DEFAULT_LANE))
     gate = Gate(engine, Config(), Load())
-    until(lambda: gate.keeps(following) is None, "the look")
+    until(lambda: gate.blocking_reason(following) is None, "the look")
     with writing(engine) as connection:
         run = claim_next(connection)
     assert run is not None

@@ -376,7 +376,7 @@ def question(rows: Sequence[ReportedRun], context: Context) -> Question:
     for name in vs:
         if rows and name not in names and name not in SUBJECT:
             hint = f"use --group-by {','.join([*names[:3], name])}"
-            raise UsageError(f"--vs: the rows are not formed by {name}", hint)
+            raise UsageError(f"--vs: the rows are not grouped by {name}", hint)
     if "compile" in vs:
         vs["compile"] = {"1": True, "0": False}.get(vs["compile"], vs["compile"])
     fixed = [name for name in settings if name in names]
@@ -399,7 +399,7 @@ def _name(context: Context, name: str, option: str, factors: Sequence[str]) -> s
     if name in factors or name in MAIN or name in DETAILS or name.removeprefix("mps_") in mps_switches.SWITCHES:
         return name
     if name == "tag":
-        raise UsageError(f"{option}: tags select runs, they do not distinguish rows", "use --where tag=NAME")
+        raise UsageError(f"{option}: tags select runs and cannot distinguish rows", "use --where tag=NAME")
     if name in ("workload", "name", "machine"):
         return "machine" if name == "machine" else "subject"
     return select_runs.resolve(context.connection, name, option) or name
