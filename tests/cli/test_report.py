@@ -119,10 +119,10 @@ def test_html_is_one_file_that_says_how_it_was_made(mpsq: Cli, tmp_path: Path) -
     assert page.stat().st_mode & 0o777 == 0o644
 
 
-def test_html_goes_with_no_other_output(mpsq: Cli, tmp_path: Path) -> None:
+def test_html_cannot_be_combined_with_another_output(mpsq: Cli, tmp_path: Path) -> None:
     for other in (["--json"], ["--format", "csv"]):
         ran = mpsq("report", "--html", tmp_path / "out.html", *other)
-        assert ran.code == 2 and "--html writes a page" in ran.err
+        assert ran.code == 2 and "--html cannot be combined" in ran.err
     assert not (tmp_path / "out.html").exists()
 
 

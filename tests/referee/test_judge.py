@@ -118,7 +118,7 @@ def test_what_cannot_be_judged_is_refused_before_anything_runs(queue: Queue, rep
             *TRAIN,
         ),
         "mpsq judge has no --repeats": ("slow", "fast", "--repeats", "3", *TRAIN),
-        "mpsq judge takes a command": ("slow", "fast"),
+        "mpsq judge needs a command": ("slow", "fast"),
         "--keep-if better needs a metric": ("slow", "fast", "--keep-if", "better", *TRAIN),
         '--keep-if: "cheap" is not a rule': ("slow", "fast", "--keep-if", "cheap", *TRAIN),
         "--time-budget fixes the time": ("slow", "fast", "--time-budget", "5m", *TRAIN),
