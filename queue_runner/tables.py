@@ -157,16 +157,24 @@ def in_colour() -> bool:
 
 def _narrow(lines: list[list[str]], columns: Sequence[Column], excess: int) -> None:
     """Narrow the flexible columns by `excess` in all, headings included, always the widest: their texts continue on
-    further lines, and only a word that is too long for its column loses its middle."""
+    further lines, and only a word that is too long for its column loses its middle. Words of at most MOST_WHOLE stay
+    whole while another column has room."""
     widths = {at: max(width(line[at]) for line in lines) for at, column in enumerate(columns) if column.flexible}
+    words = {at: max((width(word) for line in lines for word in line[at].split()), default=0) for at in widths}
+    least = {at: longest if longest <= MOST_WHOLE else LEAST_BROKEN for at, longest in words.items()}
     for _ in range(excess):
-        widths[max(widths, key=lambda at: widths[at])] -= 1
+        able = [at for at in widths if widths[at] > least[at]] or [*widths]
+        widths[max(able, key=lambda at: widths[at])] -= 1
     for line in lines:
         for at, columns_left in widths.items():
             room = max(columns_left, 1)
             line[at] = "\n".join(piece for part in wrap(line[at], room) for piece in _pieces(part, room))
 
 
+MOST_WHOLE = 20
+"""Columns of a word that is not broken as long as another column can be narrowed: the longest outcome."""
+LEAST_BROKEN = 12
+"""Columns below which a column of longer words is not narrowed while another one can be."""
 MOST_PIECES = 3
 MOST_INDENTED = 8
 """Columns of a cell that is too narrow for an indent."""

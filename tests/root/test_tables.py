@@ -102,6 +102,16 @@ def test_a_heading_gives_way_with_its_column() -> None:
     assert max(map(len, tables.table([{"name": "a", "x": "1"}], columns).splitlines())) <= 80
 
 
+@pytest.mark.parametrize("took", ["1.50 s", "59 min 59 s"])
+def test_an_outcome_stays_whole_while_another_column_has_room(monkeypatch: pytest.MonkeyPatch, took: str) -> None:
+    """A time that grew by a few letters broke the outcome of every list at 80 columns."""
+    monkeypatch.setenv("COLUMNS", "80")
+    row = {"what": "a name: gradient_accumulation=12 batch_size=16", "state": "DEVICE_UNAVAILABLE", "took": took}
+    columns = [Column(name, name, flexible=name != "took") for name in row]
+    lines = tables.table([row], [*columns, Column("rest", "x" * 33, value=lambda _: "")]).splitlines()
+    assert any("DEVICE_UNAVAILABLE" in line for line in lines) and max(map(len, lines)) <= 80
+
+
 def test_a_word_that_is_too_long_breaks_at_a_mark_and_is_indented() -> None:
     row = {"name": "toy optimizer=adamw_with_a_long_name", "x": "x" * 58}
     text = tables.table([row], [Column("name", "", flexible=True), Column("x", "")])
