@@ -68,8 +68,7 @@ def add(
         print_json("mpsq.schedule.add/1", id=added.id, name=added.name, next_at=added.next_at, runs_each_time=n_runs)
     else:
         assert added.next_at is not None  # a line that never occurs is refused
-        next_time = clock(added.next_at, zone=zone(added.timezone))
-        print(f"{added.name}: {counted(n_runs, 'run')} {next_time} ({added.timezone})")
+        print(f"{added.name}: {counted(n_runs, 'run')} {_time(added.next_at, added.timezone)} ({added.timezone})")
     say_obstacles(layout)
 
 
@@ -144,13 +143,22 @@ def _print(rows: Sequence[ScheduleRow]) -> None:
 
 
 def _last(row: ScheduleRow) -> str | None:
-    return f"g{row.last_group_id} {clock(row.last_at)}" if row.last_group_id and row.last_at else None
+    at = row.last_at
+    return f"g{row.last_group_id} {_time(at, row.timezone)}" if row.last_group_id and at else None
 
 
 def _next(row: ScheduleRow) -> str:
     if row.next_at is None:
         return "paused"
-    return "due" if row.next_at <= time.time() else clock(row.next_at)
+    return "due" if row.next_at <= time.time() else _time(row.next_at, row.timezone)
+
+
+def _time(at: float, timezone: str) -> str:
+    """Return a time of a schedule in the zone of its line; in the local one where this machine no longer knows that."""
+    try:
+        return clock(at, zone=zone(timezone))
+    except UsageError:
+        return clock(at)
 
 
 @app.command("remove")
@@ -174,5 +182,6 @@ def resume(which: Which) -> None:
     """Resume a paused schedule at its next time."""
     from queue_runner.submit import timetable
 
-    name, at = timetable.resume(home(), which)
-    print(f"{name}: next {clock(at)}" if at is not None else f"{name}: it has no next time")
+    row = timetable.resume(home(), which)
+    at = row.next_at
+    print(f"{row.name}: " + (f"next {_time(at, row.timezone)} ({row.timezone})" if at else "it has no next time"))

@@ -108,15 +108,15 @@ def pause(layout: Layout, which: str) -> str:
     return row.name
 
 
-def resume(layout: Layout, which: str) -> tuple[str, float | None]:
-    """Resume a schedule and return its name and next time. Raises: UsageError."""
+def resume(layout: Layout, which: str) -> read.ScheduleRow:
+    """Resume a schedule and return it, with its next time. Raises: UsageError."""
     with _changing(layout, which) as (connection, row):
         at = row.next_at
         if at is None:
             at = Cron(row.cron, row.timezone).next_after(time.time())
             schedules.set_next(connection, row.id, at)
     wakeup.ring(layout.fifo)
-    return row.name, at
+    return replace(row, next_at=at)
 
 
 @contextmanager

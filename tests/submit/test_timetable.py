@@ -144,6 +144,9 @@ def test_a_broken_schedule_does_not_stop_the_worker(layout: Layout) -> None:
         connection.execute("UPDATE schedules SET timezone = 'Mars/Phobos', next_at = 1")
     work(layout)
     assert "Mars/Phobos" in str(row(layout).last_error) and row(layout).next_at is None
+    with sqlite3.connect(layout.db) as connection:
+        connection.execute("UPDATE schedules SET last_at = 1, last_group_id = 1")
+    assert main(["schedule", "list"]) == 0
     assert submitted(layout) == []
 
 
@@ -226,9 +229,9 @@ def test_paused_and_resumed(layout: Layout, mpsq: Cli) -> None:
     assert timetable.pause(layout, "1") == "nightly"
     work(layout)
     assert submitted(layout) == [] and "paused" in mpsq.ok("schedule", "list").out
-    name, at = timetable.resume(layout, "nightly")
-    assert name == "nightly" and at is not None and at > time.time()
-    assert timetable.resume(layout, "nightly") == (name, at)
+    resumed = timetable.resume(layout, "nightly")
+    assert resumed.name == "nightly" and resumed.next_at is not None and resumed.next_at > time.time()
+    assert timetable.resume(layout, "nightly") == resumed
     work(layout)
     assert submitted(layout) == []
 
@@ -309,6 +312,10 @@ def test_the_next_time_is_that_of_the_zone_that_it_names(mpsq: Cli) -> None:
     for zone in ("Pacific/Kiritimati", "Pacific/Honolulu"):  # a day apart
         shown = mpsq.ok("schedule", "add", "30 2 * * *", "--timezone", zone, "--name", zone[8:], "--", "--", "sh").out
         assert shown.endswith(f"02:30 ({zone})\n")
+        (line,) = (line for line in mpsq.ok("schedule", "list").out.splitlines() if zone in line)
+        assert line.count("02:30") == 1
+        mpsq.ok("schedule", "pause", zone[8:])
+        assert mpsq.ok("schedule", "resume", zone[8:]).out.endswith(f"02:30 ({zone})\n")
 
 
 def test_a_machine_whose_zone_has_no_name(mpsq: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
