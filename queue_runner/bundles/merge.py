@@ -14,6 +14,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -238,7 +239,7 @@ class _Store:
             known=len(plan.known),
             from_here=plan.from_here,
             iterations=sum(self._bundle.iterations[run.id] for run in plan.new.values()) if n_runs else 0,
-            machines=[self._machine(digest) for digest in sorted({*plan.machines.values()})],
+            machines=[self._machine(digest) for digest in sorted({*chain(*self._content.machines().values())})],
         )
 
     def _machine(self, digest: str) -> str:

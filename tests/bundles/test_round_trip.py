@@ -104,6 +104,7 @@ def test_a_later_bundle_of_a_submission_on_several_nodes_is_merged(tmp_path: Pat
     store.db.execute("UPDATE runs SET state = 'DONE', outcome = 'CANCELLED', ended_at = 1e9 WHERE state = 'QUEUED'")
     (done,) = merged(there, exported(store))
     assert (done.runs, done.known, done.groups) == (2, 6, ["g1"])
+    assert len({*done.machines}) == 2, "both machines of the submission are named"
     elsewhere = [(row["job_id"], row["number"]) for row in rows_of(there.db) if row["machine_hash"] != machine]
     assert elsewhere == [(1, 4)]  # the run that was never started counts as before
 
