@@ -118,13 +118,13 @@ def estimate(
     runs: Sequence[RunView],
     now: float,
     *,
-    left_s: float | None = None,
+    left_s: Mapping[str, float] | None = None,
     gap_s: float = 0.0,
 ) -> Eta:
     """Estimate when each run of the queue starts and ends.
 
-    `runs` are those of run_view.queue: the runs that have not ended, in queue order, the running one first. `left_s`
-    is the time that the running one still needs at its pace, if known, and `gap_s` the time between two runs (the
+    `runs` are those of run_view.queue: the runs that have not ended, in queue order, the running ones first. `left_s`
+    is the time that some of these still need at their pace, by run, and `gap_s` the time between two runs (the
     cool-down). With several lanes the estimate takes none to stand empty while runs wait, so it is "at least".
     """
     # another machine takes its own time, and an unstored run takes none
@@ -137,7 +137,8 @@ def estimate(
     sure, finish_at = n_lanes == 1, None
     for place, run in enumerate(runs):
         if run.state == State.RUNNING:
-            known, remaining = _running(run, expected[place], now, left_s, _suspended_s(connection, run, now))
+            at_pace_s = (left_s or {}).get(run.run)
+            known, remaining = _running(run, expected[place], now, at_pace_s, _suspended_s(connection, run, now))
             known_end = remaining is not None and run.paused_at is None  # suspended: it needs user action to go on
             sure = sure and known_end
             end_at = now + (remaining or 0.0)

@@ -16,7 +16,7 @@ from queue_runner.host.locks import START_A_WORKER
 from queue_runner.host.run_dir import RunDir
 from queue_runner.model import DEFAULT_LANE, IN_COPY, NOT_FAILED, PREFLIGHT, Outcome, Selector, State
 from queue_runner.monitor import eta, queue_state, queue_status, run_view, waiting
-from queue_runner.monitor.progress import Tracker
+from queue_runner.monitor.progress import paces
 from queue_runner.monitor.queue_state import QueueState, Supervision
 from queue_runner.monitor.run_view import RunView
 from queue_runner.monitor.waiting import Reason
@@ -286,8 +286,8 @@ def explain_all(layout: Layout, connection: sqlite3.Connection, selectors: Seque
 def _starting(layout: Layout, connection: sqlite3.Connection) -> dict[str, str]:
     """Return when each of the first runs of the queue starts, in words."""
     now, first = time.time(), run_view.queue(connection, eta.EXPECTED)
-    left_s = Tracker().look(connection, first[0]).left_s if first and first[0].state == State.RUNNING else None
-    estimate = eta.estimate(connection, first, now, left_s=left_s, gap_s=config_file.load(layout.config).cooldown_s)
+    gap_s = config_file.load(layout.config).cooldown_s
+    estimate = eta.estimate(connection, first, now, left_s=paces(connection, first), gap_s=gap_s)
     return {run: eta.starting(turn, now) for run, turn in estimate.turns.items()}
 
 

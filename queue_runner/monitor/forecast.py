@@ -32,13 +32,16 @@ class Forecast(Struct, frozen=True):
     alike: int
     waits_s: float
     n_runs: int
+    waits_sure: bool = True
+    """whether the runs before them are known to take no longer"""
 
     def sentence(self, now: float) -> str:
         """Return `16 runs: about 40 min, until 09:10`."""
         end = f", until {times.clock(now + self.waits_s + self.total_s, now)}"
         if self.waits_s:
             end += f", since the queue before them takes {units.duration(self.waits_s)}"
-        words = eta.in_words(self.total_s, end, self.n_runs, self.unknown, self.alike, sure=not self.unknown)
+        sure = self.waits_sure and not self.unknown
+        words = eta.in_words(self.total_s, end, self.n_runs, self.unknown, self.alike, sure=sure)
         return f"{units.counted(self.n_runs, 'run')}: {words}"
 
 
@@ -52,14 +55,15 @@ def forecast(layout: Layout, planned: Plan) -> Forecast:
     with read.reading(layout.db) as connection:
         history = History(connection)
         expected = [(history.expected(spec), repeats) for spec, repeats in specs]
-        waits_s = eta.estimate(connection, run_view.queue(connection), time.time(), gap_s=gap_s).left_s
+        before = eta.estimate(connection, run_view.queue(connection), time.time(), gap_s=gap_s)
     return Forecast(
         tuple(takes.real_s for takes, _ in expected),
         sum((takes.real_s or 0.0) * repeats for takes, repeats in expected) + gap_s * max(n_runs - 1, 0),
         unknown=sum(repeats for takes, repeats in expected if takes.real_s is None),
         alike=sum(repeats for takes, repeats in expected if takes.basis == ALIKE),
-        waits_s=waits_s,
+        waits_s=before.left_s,
         n_runs=n_runs,
+        waits_sure=all(turn.finish_sure for turn in before.going),
     )
 
 

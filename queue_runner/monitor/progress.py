@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections import deque
+from collections.abc import Sequence
 
 from msgspec import Struct
 
@@ -104,6 +105,12 @@ class Tracker:
                 del self._open[self._open.index(name) :]
 
 
+def paces(connection: sqlite3.Connection, queue: Sequence[RunView]) -> dict[str, float]:
+    """Return the seconds that the running ones of these runs still need at their pace, where that is known."""
+    looks = {run.run: Tracker().look(connection, run).left_s for run in queue if run.state == State.RUNNING}
+    return {run: left_s for run, left_s in looks.items() if left_s is not None}
+
+
 def of_submission(layout: Layout, selector: Selector) -> str:
     """Return "3 of 16 runs ended, about 4 min left". The time is left out while one of the others has no history here,
     and of a search, which adds runs as it goes, the total.
@@ -119,10 +126,8 @@ def of_submission(layout: Layout, selector: Selector) -> str:
             return f"{units.counted(ended, 'run')} ended"
         sentence = f"{units.count(ended)} of {units.counted(len(runs), 'run')} ended"
         queue = run_view.queue(connection)
-        running = queue and queue[0].state == State.RUNNING
-        left_s = Tracker().look(connection, queue[0]).left_s if running else None
         gap_s = config_file.load(layout.config).cooldown_s
-        by_run = eta.estimate(connection, queue, now, left_s=left_s, gap_s=gap_s).turns
+        by_run = eta.estimate(connection, queue, now, left_s=paces(connection, queue), gap_s=gap_s).turns
     turns = [by_run[run.run] for run in runs if run.run in by_run]
     end = eta.end_of(turns)
     if end is None or end[0] < now + 1:

@@ -97,6 +97,7 @@ def look(layout: Layout, connection: sqlite3.Connection, waiting: int, tracker: 
     waits = [run for run in runs if run.state != State.RUNNING]
     now, gap_s = time.time(), config_file.load(layout.config).cooldown_s
     left_s = running.progress.left_s if running is not None else None
+    paces = {running.run.run: left_s} if running is not None and left_s is not None else {}
     blocks = read.remote_lanes(connection)
     return Status(
         queue,
@@ -108,7 +109,7 @@ def look(layout: Layout, connection: sqlite3.Connection, waiting: int, tracker: 
         schedules=read.schedules(connection),
         blocks=[*blocks.values()],
         free_bytes=_free(layout),
-        eta=eta.estimate(connection, runs, now, left_s=left_s, gap_s=gap_s),
+        eta=eta.estimate(connection, runs, now, left_s=paces, gap_s=gap_s),
         expected=len(waits),
         preflight_count=read.count_preflights(connection),
         groups=group_summary.progress(connection, (run.group_id for run in waits)),

@@ -153,8 +153,17 @@ def test_a_run_that_takes_longer_than_ever_makes_the_rest_unsure(past: Past) -> 
     past.start(NOW - 60)
     assert [finish for _, finish in past.starts().values()] == [0, 10]
     assert past.look().sentence(NOW).startswith("at least 10.0 s")
-    assert [finish for _, finish in past.starts(left_s=5).values()] == [5, 15]  # at its own pace
-    assert past.look(left_s=5).sentence(NOW).startswith("about 15.0 s")
+    assert [finish for _, finish in past.starts(left_s={"2.1": 5}).values()] == [5, 15]  # at its own pace
+    assert past.look(left_s={"2.1": 5}).sentence(NOW).startswith("about 15.0 s")
+
+
+def test_each_running_run_has_its_own_pace(past: Past) -> None:
+    past.took(A, 100)
+    past.queue(NewJob(A), NewJob(A))
+    with read.reading(past.layout.db) as connection:
+        running = [replace(run, state="RUNNING", started_at=NOW - 200) for run in run_view.queue(connection)]
+        turns = eta.estimate(connection, running, NOW, left_s={"2.1": 5, "3.1": 50}).turns
+    assert {name: turn.finish_at for name, turn in turns.items()} == {"2.1": NOW + 5, "3.1": NOW + 50}
 
 
 def test_its_own_pace_counts_more_than_similar_runs(past: Past) -> None:
@@ -162,7 +171,7 @@ def test_its_own_pace_counts_more_than_similar_runs(past: Past) -> None:
     past.queue(NewJob(A))
     past.start(NOW - 4)
     assert past.look().turns["2.1"].expected.basis == history.ALIKE
-    assert [finish for _, finish in past.starts(left_s=60).values()] == [60]
+    assert [finish for _, finish in past.starts(left_s={"2.1": 60}).values()] == [60]
 
 
 def test_what_is_suspended_has_as_much_left_as_before_and_is_not_sure(past: Past) -> None:
