@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from queue_runner import units
-from queue_runner.analysis.comparison import WALL, Family, Pair, disturbed_rounds, without
+from queue_runner.analysis.comparison import UNSET, WALL, Family, Pair, disturbed_rounds, without
 from queue_runner.analysis.compile_payoff import break_even_iters, compile_cost_s, main_cache
 from queue_runner.analysis.finding import Caveat, Finding, NextStep
 from queue_runner.analysis.grouping import MAIN, Arm, is_mode, kinds_of_taint, taints, word
@@ -51,13 +52,14 @@ class RunDetails(Struct, frozen=True):
     last_eval: Mapping[int, tuple[int, float]] = field(default_factory=dict)
 
 
-def describe(family: Family, details: RunDetails) -> list[str]:
-    """Return all findings about a family, the answer first: that on the time, or on the metric that comes first."""
+def describe(family: Family, details: RunDetails, stated: Pair | None = None) -> list[str]:
+    """Return all findings about a family, the answer first: that on the time, or on the metric that comes first. The
+    ratio of a pair that another sentence has `stated` is not repeated."""
     metrics = {name: [*metric_answer(family, name)] for name in family.metrics}
     first = metrics.pop(family.by, None)
     return [
         *_nothing(family),
-        *(_ratios(family) if first is None else [*first, *map(_behind, _ratios(family))]),
+        *(_ratios(family, stated) if first is None else [*first, *map(_behind, _ratios(family, stated))]),
         *(Finding(line) for lines in metrics.values() for line in lines),
         *without_words(family),
         *other_clock(family.arms),
@@ -90,14 +92,17 @@ def _nothing(family: Family) -> Iterable[str]:
         yield f"nothing to compare: {f'only {able[0].label}' if able else 'no row'} has a valid run"
 
 
-def _ratios(family: Family) -> list[str]:
+def _ratios(family: Family, stated: Pair | None) -> list[str]:
+    arms = {stated.arm, stated.baseline} if stated else set()
+    others = [[pair for pair in some if {pair.arm, pair.baseline} != arms] for some in (family.pairs, family.twins)]
+    rest = replace(family, pairs=others[0], twins=others[1])
     twins = {frozenset((pair.arm, pair.baseline)) for pair in family.twins}
     against = sorted(family.pairs, key=lambda pair: -pair.ratio)
     pairs = [pair for pair in against if frozenset((pair.arm, pair.baseline)) not in twins]
-    lines = [ratio(pair, family.unit) for pair in pairs[:MOST_PAIRS]]
-    lines += [ratio(pair, family.unit, compiling=True) for pair in family.twins[:MOST_PAIRS]]
-    first = answer(family)
-    lines = [*filter(None, [first, compilation(family, first)]), *(Finding(line) for line in lines if line != first)]
+    lines = [ratio(pair, family.unit) for pair in pairs[:MOST_PAIRS] if {pair.arm, pair.baseline} != arms]
+    lines += [ratio(pair, family.unit, compiling=True) for pair in rest.twins[:MOST_PAIRS]]
+    first = answer(rest)
+    lines = [*filter(None, [first, compilation(rest, first)]), *(Finding(line) for line in lines if line != first)]
     return [*lines, *_open(family), *_incomplete([*pairs, *family.twins]), *_disturbed(family), *_rare_events(family)]
 
 

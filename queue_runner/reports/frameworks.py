@@ -45,8 +45,9 @@ def finish(stored: list[ReportedRun], context: Context) -> Result:
     curves = cache(lambda run_id: divergence.losses(run_id, context))
 
     def sentences(family: Family) -> Iterable[str]:
-        yield from _fastest(family)
-        yield from describe(family, RunDetails())
+        fastest = _fastest(family)
+        yield from [_in_words(fastest, family)] if fastest else []
+        yield from describe(family, RunDetails(), stated=fastest)
         yield from divergence.wrong_losses(family, curves)
         yield from _last_losses(family, curves)
         yield from _differing_defaults(family, context)
@@ -72,19 +73,23 @@ def _n_frameworks(family: Family) -> int:
     return len({arm.key["framework"] for arm in family.arms if arm.shown})
 
 
-def _fastest(family: Family) -> Iterable[str]:
+def _fastest(family: Family) -> Pair | None:
     """Compare the two fastest. All pairs count as words, because the data chose these two."""
     if not family.pairs:
-        return
+        return None
     speeds = {family.pairs[0].baseline: 1.0, **{pair.arm: pair.ratio for pair in family.pairs}}
     first, second, *others = sorted(speeds, key=speeds.__getitem__, reverse=True)
     pairs = combinations([first, second, *others], 2)
     words = n_words(family, each_with_each=True)
-    verdict = judge(pairs, words, family.per_work, family.aim.margins.get(OF_TIME))[first, second]
-    version = " ".join(filter(None, [first.key["framework"], first.shown[0].framework_version]))
-    fastest = "fastest" if verdict.word == Word.FASTER else "fastest as measured"
-    needs = "" if verdict.decided else f": {verdict.next_step}"
-    yield f"{fastest} ({version}): {ratio(Pair(first, second, verdict), family.unit)}{needs}"
+    return Pair(first, second, judge(pairs, words, family.per_work, family.aim.margins.get(OF_TIME))[first, second])
+
+
+def _in_words(pair: Pair, family: Family) -> str:
+    """Say which framework is the fastest, in which version and by how much."""
+    version = " ".join(filter(None, [pair.arm.key["framework"], pair.arm.shown[0].framework_version]))
+    fastest = "fastest" if pair.verdict.word == Word.FASTER else "fastest as measured"
+    needs = "" if pair.verdict.decided else f": {pair.verdict.next_step}"
+    return f"{fastest} ({version}): {ratio(pair, family.unit)}{needs}"
 
 
 def _last_losses(family: Family, curves: divergence.Losses) -> Iterable[str]:

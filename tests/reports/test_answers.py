@@ -91,6 +91,19 @@ def shown(store: Store, name: str, **options: Any) -> str:
 # -- frameworks -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("others", [["jax"], ["jax", "mlx"]])
+@pytest.mark.parametrize("jax_s", [0.05, 0.2])
+def test_the_ratio_of_the_two_fastest_is_stated_once(store: Answers, jax_s: float, others: list[str]) -> None:
+    for k in range(5):
+        for framework in ("torch", *others):
+            median_s = {"torch": 0.1, "jax": jax_s, "mlx": 0.4}[framework]
+            store.run("mps", framework=framework, median_s=median_s * (1 + k / 500))
+    lines = [str(line) for line in store.report("frameworks").lines]
+    ratios = [line for line in lines if "torch" in line and "jax" in line and " x " in line]
+    assert len(ratios) == 1 and ratios[0].startswith("fastest (")
+    assert any(line.startswith("eager mlx is 4.0") for line in lines) == ("mlx" in others)
+
+
 def test_hidden_frameworks_count_for_the_fastest(store: Answers) -> None:
     """Four frameworks are six pairs, also where --where hides two: three rounds do not decide 4 % then."""
     for difference in (0.04, 0.041, 0.039):
