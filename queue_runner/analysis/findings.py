@@ -83,7 +83,8 @@ def _nothing(family: Family) -> Iterable[str]:
         if unmeasured := next((arm for arm in family.arms if arm.is_unmeasured), None):
             run = unmeasured.runs[0]
             iters = units.counted(int(run.n_iters or 0), "iteration")
-            text = f"{unmeasured.label} ran {iters}, all of them warm-up; raise max_iters"
+            more = "raise max_iters" if run.kind == "workload" else "let it run longer"
+            text = f"{unmeasured.label} ran {iters}, all of them warm-up; {more}"
             if run.window:
                 first, last = map(units.count, run.window)
                 text = f"{unmeasured.label} has no measured iteration in {first} to {last} (--iters)"

@@ -363,7 +363,8 @@ def _pairing(
         obstacle += ", so its worst runs may be hidden"
         if row.left_out:
             last = row.left_out[-1]
-            obstacle += f": mpsq why {last.run} says why, mpsq rerun g{last.group_id} starts over"
+            anew = "" if last.merged else f", mpsq rerun g{last.group_id} starts over"
+            obstacle += f": mpsq why {last.run} says why{anew}"
     elif not complete:
         obstacle = unordered
     rounds = [(at, key[1], complete.get(key)) for key, at in order.items()]

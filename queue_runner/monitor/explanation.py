@@ -21,7 +21,7 @@ from queue_runner.monitor.queue_state import QueueState, Supervision
 from queue_runner.monitor.run_view import RunView
 from queue_runner.monitor.waiting import Reason
 from queue_runner.paths import Layout
-from queue_runner.store import read
+from queue_runner.store import added_rounds, read
 
 
 class RunContext(Struct, frozen=True):
@@ -38,6 +38,7 @@ class RunContext(Struct, frozen=True):
     retried: str = ""  # the last attempt at the same repeat, if this is an earlier one
     undecided: str = ""  # how far its submission with --until is, while that is open
     in_copy: str = ""  # why it started in a copy of its code
+    instead_of_rounds: str = ""  # the next step of a skipped run whose submission takes no further rounds
 
 
 class Why(Struct, frozen=True):
@@ -59,6 +60,7 @@ def explain(run: RunView, context: RunContext) -> Why:
             sentence, step = _search_meaning(run, sentence, step)
         if run.deleted_at:
             sentence, step = f"{sentence}; its files were deleted", "" if run.outcome != "SUCCEEDED" else step
+        step = context.instead_of_rounds or step
     elif run.is_unstored:
         sentence, step = f"{_done(run)[0]}; the next worker stores its result", START_A_WORKER
     elif state is State.RUNNING:
@@ -218,7 +220,7 @@ def _done(run: RunView) -> tuple[str, str]:
     if run.kind == "import" and outcome is not Outcome.SUCCEEDED:
         sentence = "how it ended is unknown{reason}" if outcome is Outcome.LOST else sentence
         step = "mpsq show {run} shows what the log contains; mpsq report --all includes its numbers"
-    if outcome is Outcome.SKIPPED:
+    elif outcome is Outcome.SKIPPED:
         kind, _, rest = (run.reason or "").partition(": ")
         step = _SKIPPED.get(kind, "mpsq retry {run}")
         if NOT_FAILED in rest:
@@ -276,6 +278,7 @@ def explain_all(layout: Layout, connection: sqlite3.Connection, selectors: Seque
                 retried=_retried(run, others),
                 undecided=undecided.get(run.group_id, ""),
                 in_copy=_in_copy(connection, run),
+                instead_of_rounds=_instead_of_rounds(connection, run),
                 supervision=queue_state.supervision(RunDir(layout.run_dir(run.run))),
             ),
         )
@@ -312,6 +315,14 @@ def _in_copy(connection: sqlite3.Connection, run: RunView) -> str:
     rows = read.tuples(connection, "SELECT text FROM notes WHERE run_id = ? AND kind = ?", [run.run_id, IN_COPY])
     (text,) = rows.fetchone() or ("",)
     return str(text)
+
+
+def _instead_of_rounds(connection: sqlite3.Connection, run: RunView) -> str:
+    """Return the next step of a run that the end of a budget skipped, where its submission takes no further rounds."""
+    if run.outcome != Outcome.SKIPPED or not (run.reason or "").startswith("budget:"):
+        return ""
+    jobs = read.tuples(connection, added_rounds.JOBS.format(groups="?"), [run.group_id])
+    return added_rounds.instead_of_rounds(jobs).get(run.group_id, "")
 
 
 def _attempts(connection: sqlite3.Connection, run: RunView) -> list[RunView]:

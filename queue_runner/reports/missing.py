@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -76,7 +77,8 @@ def finish(rows: list[ReportedRun], context: Context) -> Result:
         lines.append(f"{units.count(lacks)} of {units.count(incomplete.repeats)} runs lack a valid result, in {cells}")
         if any(gap.missing for gap in gaps):
             options = context.options
-            ids = " ".join(["missing", *(selector.text for selector in options.selectors)])
+            texts = (shlex.quote(each.text) if each.name and not each.tags else each.text for each in options.selectors)
+            ids = " ".join(["missing", *texts])
             filtered = options.where or options.since is not None
             command = "the same command with --submit" if filtered else f"mpsq report {ids} --submit"
             lines.append(f"{command} queues the missing runs")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Sequence
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any
 
 from msgspec import Struct
 
@@ -47,6 +49,15 @@ SELECT j.group_id, j.id, j.kind, json_extract(j.spec_json, '$.find_max') <> '', 
 FROM jobs j WHERE j.group_id IN ({{groups}}) ORDER BY j.id
 """
 """The fields of RoundJob, for the jobs of `{groups}`."""
+
+
+def instead_of_rounds(jobs: Iterable[Sequence[Any]]) -> dict[int, str]:
+    """Return, by group, the next step where `mpsq rerun --rounds` would be refused. `jobs` are rows of JOBS."""
+    steps: dict[int, str] = {}
+    for job in (RoundJob(*values) for values in jobs):
+        if obstacle := job.obstacle(time.time()):
+            steps.setdefault(job.group_id, obstacle[1])
+    return steps
 
 
 def jobs_of(connection: Connection, group_id: int) -> list[RoundJob]:

@@ -143,6 +143,8 @@ def test_a_row_that_loses_many_rounds_gets_no_word() -> None:
     assert verdict.why.startswith("2 of 5 rounds have a missing or retried run of mps eager")
     assert verdict.why.endswith(f": mpsq why {left_out} says why, mpsq rerun g1 starts over")
     assert verdict.is_final and verdict.why in text_of(family)
+    (merged,) = ask([replace(run, merged=1) for run in (*planned("cpu", base), *planned("mps", arm, at=1))])
+    assert "rerun" not in verdict_of(merged).why, "runs of a bundle never ran here"
 
 
 def test_slow_runs_that_were_retried_are_missing() -> None:

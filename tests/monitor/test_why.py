@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from msgspec.structs import fields, replace
 from queue_runner import tables
 from queue_runner.model import NOT_FAILED, Obstacle, Outcome, Selector, parse_selector
 from queue_runner.monitor import listing, run_view
+from queue_runner.monitor.awaiting import Awaited
 from queue_runner.monitor.explanation import RunContext, _before, _most_informative, explain, explain_all
 from queue_runner.monitor.queue_state import QueueState, Supervision
 from queue_runner.monitor.run_view import RunView
@@ -92,6 +94,28 @@ def test_a_sentence_and_a_step(given: RunView, context: RunContext, said: str, t
     assert then in why.next_step
 
 
+@pytest.mark.parametrize(
+    ("change", "step"),
+    [
+        ("deleted_at = NULL", "mpsq rerun g1 --rounds 3 continues"),
+        ("deadline_at = 1", "mpsq rerun g1"),
+        ("deleted_at = 1", "submit the jobs again"),
+        ("kind = 'import'", "submit a job with the same settings"),
+    ],
+)
+def test_rounds_of_a_budget_are_offered_only_where_they_are_accepted(home: Path, change: str, step: str) -> None:
+    layout = full_queue(home)
+    with sqlite3.connect(layout.db) as connection:
+        connection.execute("DROP TRIGGER done_is_final")
+        connection.execute(
+            "UPDATE runs SET outcome = 'SKIPPED', exit_code = NULL, reason = 'budget: over' WHERE outcome = 'FAILED'"
+        )
+        connection.execute(f"UPDATE jobs SET {change} WHERE id = 1")
+    with reading(layout.db) as reader:
+        (why,) = explain_all(layout, reader, [Selector("2.1", job=2, number=1)])
+    assert why.next_step.startswith(step) and ("--rounds" in why.next_step) == ("--rounds" in step)
+
+
 @pytest.mark.parametrize("kind", [None, Obstacle.GATE])
 def test_what_keeps_the_lane_is_not_read_from_a_sentence(kind: Obstacle | None) -> None:
     """A program may be called anything, and so may what a sentence says of it."""
@@ -117,6 +141,12 @@ def test_a_run_behind_one_that_waits_for_quiet_has_its_turn_after_it() -> None:
     assert (behind.kind, behind.short) == ("turn", "its turn, after 1.1")
     assert behind.sentence == f"run 1.1 is before it; {gate}"
     assert "--no-gate" not in behind.next_step and "mpsq edit 12 --top" in behind.next_step
+
+
+@pytest.mark.parametrize(("jobs", "step"), [(2, "1 2"), (7, "g3")])
+def test_all_held_jobs_are_named(jobs: int, step: str) -> None:
+    held = [run("HELD", job_id=job, group_id=3, repeat=1, attempt=1) for job in range(1, jobs + 1)]
+    assert Awaited(held).held_sentence().endswith(f"mpsq resume {step}")
 
 
 def test_a_sentence_for_every_outcome() -> None:

@@ -110,10 +110,18 @@ def test_few_iterations_are_told_and_none_are_too(store: Store) -> None:
     few = {"n_measure": 3, "n_iters": 5}
     store.run("cpu", workload="vgg16", hello=HELLO, summary=few)
     assert "resnet50 tiny cpu eager jax (1)" in said(store, "devices", explain=True)
-    assert "(0)" in said(store, "devices", explain=True, iters="1000:2000")
+    assert "--set max_iters=N sets the number" in said(store, "devices", explain=True)
+    windowed = said(store, "devices", explain=True, iters="1000:2000")
+    assert "(0)" in windowed and "max_iters" not in windowed and "--iters selects them" in windowed
     assert "no iterations 7 to 9 (--iters) in 5 runs" in said(
         store, "iterations", where=["device=cpu,cuda"], iters="7:9"
     )
+
+
+def test_a_command_that_is_named_can_be_typed(store: Store) -> None:
+    name = "python a.py --lr 1"
+    store.run(name=name, outcome="FAILED", exit_code=1)
+    assert f"mpsq report missing '{name}' --submit queues" in said(store, "missing", selectors=[name])
 
 
 def test_a_comparison_without_a_run_that_counts_says_so(store: Store) -> None:

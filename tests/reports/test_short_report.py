@@ -196,7 +196,7 @@ def test_no_further_rounds_are_offered_while_some_wait(store: Store) -> None:
         for device in ("cpu", "mps"):
             store.run(device, median_s=0.1013 * (1 + k * (device == "cpu") / 7))
     why = "about 71 more rounds would be needed: mpsq rerun g1 --rounds 71 continues"
-    store.db.execute("UPDATE groups SET until = 'decided', closed_at = 1, closed_why = ?", [why])
+    store.db.execute("UPDATE groups SET until = 'decided', closed_at = 2e9, closed_why = ?", [why])
     text = "\n".join(short(store))
     assert "next: mpsq rerun g1 --rounds" in text and "no further round of g1" in text
     store.run("cpu", median_s=None, outcome=None)
@@ -242,12 +242,26 @@ def test_peaks_of_devices_without_a_name_are_listed() -> None:
     ]
 
 
+def test_what_ended_the_rounds_is_not_repeated_after_further_ones(store: Store) -> None:
+    """It said "about 71 more rounds would be needed" beside "about 12 more rounds"."""
+    for k in range(3):
+        for device in ("cpu", "mps"):
+            store.run(device, median_s=0.1013 * (1 + k * (device == "cpu") / 7))
+    why = "about 71 more rounds would be needed: mpsq rerun g1 --rounds 71 continues"
+    store.db.execute("UPDATE groups SET until = 'decided', closed_at = 1e9 + 5, closed_why = ?", [why])
+    assert "no further round of g1: about 71 more rounds" in "\n".join(short(store))
+    for device in ("cpu", "mps"):
+        store.run(device, median_s=0.1013, ended_at=1e9 + 9)
+    text = "\n".join(short(store))
+    assert "no further round" not in text and "next: mpsq rerun g1 --rounds" in text
+
+
 def test_a_deleted_submission_names_no_refused_command(store: Store) -> None:
     for k in range(3):
         for device in ("cpu", "mps"):
             store.run(device, median_s=0.1013 * (1 + k * (device == "cpu") / 7))
     why = "a run of round 3 was cancelled: mpsq rerun g1 --rounds 3 continues"
-    store.db.execute("UPDATE groups SET until = 'decided', closed_at = 1, closed_why = ?", [why])
+    store.db.execute("UPDATE groups SET until = 'decided', closed_at = 2e9, closed_why = ?", [why])
     assert "mpsq rerun g1 --rounds" in "\n".join(short(store))
     store.db.execute("UPDATE jobs SET deleted_at = 1 WHERE id = 1")
     text = "\n".join(short(store))

@@ -103,16 +103,24 @@ def _without_run(families: Sequence[Family]) -> list[Arm]:
 
 
 def closed_sentences(connection: sqlite3.Connection, families: Sequence[Family], offers_rounds: bool) -> list[str]:
-    """Return why no further round follows in the submissions in which a row has no word, unless some wait. The command
-    that adds rounds is not named where that is refused, or where another sentence `offers_rounds`."""
+    """Return why no further round follows in the submissions in which a row has no word, unless some wait or have been
+    added. The command that adds rounds is not named where that is refused, or where another sentence `offers_rounds`.
+    """
     still_open = [family for family in families if not reached([family], DECIDED)]
     runs = [row for family in still_open for arm in family.arms for row in arm.runs]
     groups = {row.group_id for row in runs} - {row.group_id for row in runs if row.state != State.DONE}
-    sql = "SELECT id, closed_why FROM groups WHERE closed_why NOT IN (?, 'cancelled') ORDER BY id"
-    closed = read.tuples(connection, sql, [DECIDED])
+    closed = read.tuples(connection, _CLOSED.format(groups=", ".join(map(str, groups))), [DECIDED])
     without = {row.group_id for row in runs if offers_rounds or row.instead_of_rounds}
     reasons = {group: why.partition(": mpsq rerun")[0] if group in without else why for group, why in closed}
-    return [f"no further round of g{group}: {why}" for group, why in reasons.items() if group in groups]
+    return [f"no further round of g{group}: {why}" for group, why in reasons.items()]
+
+
+_CLOSED = """
+SELECT id, closed_why FROM groups g WHERE id IN ({groups}) AND closed_why NOT IN (?, 'cancelled') AND NOT EXISTS (
+    SELECT 1 FROM jobs j JOIN runs r ON r.job_id = j.id WHERE j.group_id = g.id AND r.started_at > g.closed_at
+) ORDER BY id
+"""
+"""Why the rounds of these submissions ended. A run that started later, of an added round or a retry, outdates it."""
 
 
 def rounds_judged(families: Sequence[Family]) -> int:

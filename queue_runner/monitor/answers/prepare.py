@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import re
-import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePath
@@ -24,7 +23,6 @@ from queue_runner.monitor.answers import select_runs
 from queue_runner.monitor.answers.run_query import Context
 from queue_runner.spec import Aim
 from queue_runner.store import added_rounds, questions
-from queue_runner.store.added_rounds import RoundJob
 from queue_runner.workloads import mps_switches
 
 RUN = (
@@ -113,7 +111,7 @@ def prepare(stored: Iterable[ReportedRun], context: Context) -> list[ReportedRun
     metrics = _metrics(runs, context)
     levels = _earlier_levels(runs, context)
     aims = _aims(runs, context)
-    without_rounds = _without_rounds(runs, context)
+    without_rounds = added_rounds.instead_of_rounds(context.by_groups(added_rounds.JOBS, runs))
     logs = _unknown_logs(runs)
     prepared = []
     for run, machine in zip(runs, machines, strict=True):
@@ -150,7 +148,7 @@ def prepare(stored: Iterable[ReportedRun], context: Context) -> list[ReportedRun
                 planned_rows=planned.get(run.job_id, (0, 0))[0],
                 planned_compiled=planned.get(run.job_id, (0, 0))[1],
                 aim=aims.get(run.group_id, Aim()),
-                instead_of_rounds=without_rounds.get(run.group_id, ""),
+                instead_of_rounds=without_rounds.get(run.group_id or 0, ""),
                 earlier_levels=levels.get((run.spec_hash, run.machine_hash), 0.0),
                 where=where(machine) if several or run.merged else "",
                 settings=parsed[text],
@@ -296,15 +294,6 @@ def _aims(runs: Sequence[ReportedRun], context: Context) -> dict[int | None, Aim
     """Return, by group, what the submission asks about, if it says so."""
     stored = context.by_groups("SELECT id, aim FROM groups WHERE id IN ({groups}) AND aim IS NOT NULL", runs)
     return {group_id: Aim.from_json(aim) for group_id, aim in stored}
-
-
-def _without_rounds(runs: Sequence[ReportedRun], context: Context) -> dict[int | None, str]:
-    """Return, by group, the next step where mpsq rerun --rounds would be refused."""
-    steps: dict[int | None, str] = {}
-    for job in (RoundJob(*values) for values in context.by_groups(added_rounds.JOBS, runs)):
-        if obstacle := job.obstacle(time.time()):
-            steps.setdefault(job.group_id, obstacle[1])
-    return steps
 
 
 def _earlier_levels(runs: Sequence[ReportedRun], context: Context) -> dict[tuple[str, str | None], float]:

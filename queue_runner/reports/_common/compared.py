@@ -52,7 +52,7 @@ def compared(
         ]
     sections, lines = panels.together(blocks)
     shown_rows = [row for table in tables[: len(visible)] for row in table]
-    notes = [*footnotes.notes(visible, shown_rows, marks, context), *footnotes.few(shown_rows)]
+    notes = [*footnotes.notes(visible, shown_rows, marks, context), *footnotes.few(shown_rows, visible)]
     if older := _older(rows, families[len(visible) :], context):
         names = units.listed([f"g{group}" for group in older], MOST_NAMED)
         text = f"older comparisons are not shown: {command} {names}; --since 2d and --where config=NAME select as"

@@ -131,23 +131,29 @@ def _unknown_logs(arms: Sequence[Arm]) -> Iterable[str]:
         yield Caveat("logs of unknown device or mode form separate rows", remedy, minor=True)
 
 
-def few(rows: Sequence[ArmRow]) -> Iterable[str]:
+def few(rows: Sequence[ArmRow], families: Sequence[Family]) -> Iterable[str]:
     """Name rows whose runs measured no iterations, or too few for a reliable median."""
     several = len({(row.workload, row.config) for row in rows}) > 1
     several = several and not any(row.workload in row.label for row in rows)  # else the label says it
-    yield from few_iterations(
+    runs = [run for family in families for run in family.shown]
+    settable = _MAX_ITERS if all(run.kind == "workload" for run in runs) else ""
+    remedy = "; --iters selects them" if any(run.window for run in runs) else settable
+    sizes = (
         (" ".join(filter(None, [*([row.workload, row.config] if several else []), row.label])), row.n_measure)
         for row in rows
         if row.n_iters and row.n_valid and row.time_of != WALL
     )
+    yield from few_iterations(sizes, remedy)
 
 
-def few_iterations(rows: Iterable[tuple[str, float | None]]) -> Iterable[str]:
+_MAX_ITERS = "; --set max_iters=N sets the number"
+
+
+def few_iterations(rows: Iterable[tuple[str, float | None]], remedy: str = _MAX_ITERS) -> Iterable[str]:
     """Name those of the (name, number of measured iterations) pairs with fewer than FEW_ITERS."""
     short = [f"{name} ({n_rounded})" for name, n in rows if (n_rounded := round(n or 0)) < FEW_ITERS]
     if short:
-        few = f"fewer than {FEW_ITERS} measured iterations per run"
-        yield Caveat(few, f": {named(short)}; --set max_iters=N sets the number", minor=True)
+        yield Caveat(f"fewer than {FEW_ITERS} measured iterations per run", f": {named(short)}{remedy}", minor=True)
 
 
 def spreads(subject: str, over: Iterable[str | None]) -> Iterable[str]:
