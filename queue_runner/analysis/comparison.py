@@ -284,11 +284,32 @@ def _why(best: Arm, able: Sequence[Arm]) -> str:
 
 
 def _distance(arm: Arm) -> tuple[bool, ...]:
-    key = arm.key
-    compiled = bool(key.get("compile"))
-    away = key.get("device") != "cpu" or compiled
-    other = key.get("dtype") not in ("fp32", None), key.get("framework") not in ("torch", None)
-    return away, compiled, *other, bool(key.get("resumed"))
+    values = (arm.key.get(name) for name in ("device", "compile", "dtype", "framework"))
+    return *_distance_of(*values), bool(arm.key.get("resumed"))
+
+
+def _distance_of(device: Any, compile: Any, dtype: Any, framework: Any) -> tuple[bool, ...]:
+    return (
+        device != "cpu" or bool(compile),
+        bool(compile),
+        dtype not in ("fp32", None),
+        framework not in ("torch", None),
+    )
+
+
+def _is_chosen(family: Family) -> bool:
+    """Return whether the user chose the baseline, with --vs or by hiding the row that would be it."""
+    base = family.baseline
+    if family.why == CHOSEN or base is None:
+        return family.why == CHOSEN
+    names = {row.name for arm in family.arms for row in arm.runs} if "subject" in family.common else ()
+    place = _distance(base)[:4], min((row.job_id for row in base.runs), default=0)
+    return any(
+        (_distance_of(*job[3:]), job.id) < place
+        and job.config == family.common.get("config", job.config)
+        and (not names or job.name in names)
+        for job in {job for row in base.runs for job in row.hidden}
+    )
 
 
 def compare_each(requested: Sequence[tuple[Arm, Arm]], arms: Sequence[Arm], question: Question) -> Family:
@@ -360,14 +381,14 @@ def n_words(family: Family, each_with_each: bool = False) -> int:
     and for each metric that gets words.
 
     The pairs are each row with the default baseline, and each compiled row with its eager twin. With a baseline of the
-    user's choice, or for the two fastest, it is each row with each."""
+    user's choice (`_is_chosen`), or for the two fastest, it is each row with each."""
     return _n_pairs(family, each_with_each) * (1 + sum(not obstacle for obstacle in family.metrics.values()))
 
 
 def _n_pairs(family: Family, each_with_each: bool) -> int:
     rows = [row for arm in family.arms for row in arm.runs]
     n_rows = max([len(family.arms), *(row.planned_rows for row in rows)])
-    if each_with_each or family.why == CHOSEN:
+    if each_with_each or _is_chosen(family):
         return all_pairs(n_rows)
     n_compiled = sum(bool(arm.key.get("compile")) for arm in family.arms)
     n_compiled = max([n_compiled, *(row.planned_compiled for row in rows)])

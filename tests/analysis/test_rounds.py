@@ -13,7 +13,7 @@ import pytest
 
 from queue_runner.analysis.comparison import Family, n_words
 from queue_runner.analysis.findings import RunDetails, describe
-from queue_runner.analysis.reported_run import ReportedRun
+from queue_runner.analysis.reported_run import HiddenJob, ReportedRun
 from queue_runner.analysis.rounds import Verdict, Word, mean_interval, rounding_step
 from queue_runner.spec import Aim
 from tests.compare_support import ask, row
@@ -104,6 +104,25 @@ def test_hidden_rows_count_as_words() -> None:
     twelve = verdict_of(ask([replace(run, planned_rows=12, planned_compiled=6) for run in rows])[0])
     assert two.low is not None and twelve.low is not None and twelve.high is not None
     assert twelve.low < two.low < (two.high or 0) < twelve.high
+
+
+@pytest.mark.parametrize(
+    ("job", "words"),
+    [
+        (HiddenJob(1, "n", "tiny", "cpu", 0, "fp32", "torch"), 3),
+        (HiddenJob(9, "n", "tiny", "cpu", 0, "fp32", "torch"), 3),
+        (HiddenJob(1, "n", "tiny", "mps", 0, "fp32", "torch"), 3),
+        (HiddenJob(9, "n", "tiny", "mps", 0, "fp32", "torch"), 2),
+        (HiddenJob(1, "n", "tiny", "mps", 0, "bf16", "torch"), 2),
+        (HiddenJob(1, "n", "large", "cpu", 0, "fp32", "torch"), 2),
+        (HiddenJob(1, "other", "tiny", "cpu", 0, "fp32", "torch"), 2),
+    ],
+)
+def test_hiding_the_baseline_chooses_another_one(job: HiddenJob, words: int) -> None:
+    """Whoever hides one row after another compares each with each."""
+    rows = [run for k, device in enumerate(("mps", "cuda")) for run in planned(device, [0.1 * (k + 1)] * 3, at=k / 9)]
+    rows = [replace(run, name="n", job_id=5 + (run.device == "cuda"), hidden=(job,), planned_rows=3) for run in rows]
+    assert n_words(ask(rows)[0]) == words
 
 
 def test_another_baseline_counts_all_pairs() -> None:

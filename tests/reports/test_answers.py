@@ -14,7 +14,7 @@ from queue_runner.errors import UsageError
 from queue_runner.ingest.outcome import with_last_words
 from queue_runner.model import PHASES, Ending, Outcome
 from queue_runner.reports._common import divergence, printing
-from tests.reports.report_fixture import Store
+from tests.reports.report_fixture import Store, rows, words
 
 BUSY = {"contended": ("invalid", "other programs used 60 % of the cores")}
 MIB = 2**20
@@ -86,6 +86,62 @@ def shown(store: Store, name: str, **options: Any) -> str:
     text = printing.as_text(name, store.report(name, **options), "table", explain=True)
     assert max(map(len, text.splitlines())) <= 80, text
     return " ".join(text.split())
+
+
+def test_no_token_of_a_variable_is_shown(store: Answers) -> None:
+    for place in "ab":
+        variables = {"CUDA_MIRROR": f"https://me:hunter2@{place}"}
+        store.run(software={"versions": {"torch": "2.13.0"}, "env": variables})
+    result = store.report()
+    assert [row["factors"]["CUDA_MIRROR"] for row in result.rows] == [f"https://me:[hidden]@{x}" for x in "ab"]
+    assert "hunter2" not in printing.as_text("devices", result, "table", explain=True)
+
+
+def test_a_row_that_hides_the_baseline_is_compared_as_with_vs(store: Answers) -> None:
+    for k in range(4):
+        for n in range(4):
+            store.run(params={"n": n}, median_s=0.1 * (1 + n) * (1 + k * n / 500))
+
+    def low(**options: Any) -> float:
+        return float(rows(store.report(**options))["n=2"]["speedup_low"])
+
+    assert low(where=["n=1,2"]) == pytest.approx(low(where=["n=1,2"], vs="n=1"))
+    assert low(where=["n=0,2"]) > low(where=["n=0,2"], vs="n=0") * 1.000001
+
+
+def test_settings_with_a_dash_select_rows_and_baselines(store: Answers) -> None:
+    for value in (0.1, 0.01):
+        store.run(params={"weight-decay": value})
+    assert {*rows(store.report(where=["weight-decay=0.1"]))} == {"cpu eager"}
+    for name in ("weight-decay", "weight_decay"):
+        assert rows(store.report(vs=f"{name}=1e-2"))["weight-decay=0.01"]["is_baseline"]
+    assert len(store.report(group_by="weight-decay").rows) == 2
+    assert "stored values of weight_decay: 0.01, 0.1" in words(store.report(where=["weight-decay=7"]))
+
+
+@pytest.mark.parametrize(
+    ("value", "other", "text"), [(0.001, 0.1, "1e-3"), (True, False, "true"), ("1e-3", "1", "0.001")]
+)
+def test_a_baseline_may_be_spelled_otherwise(store: Answers, value: Any, other: Any, text: str) -> None:
+    for setting in (other, value):
+        store.run(params={"x": setting})
+    assert [row["label"] for row in store.report(vs=f"x={text}").rows if row["is_baseline"]] == [f"x={value}"]
+
+
+def test_commands_with_other_arguments_or_code_may_have_another_loss(store: Answers) -> None:
+    known = {"workload": None, "framework": None, "config": None, "dtype": None}
+    for argv, code in (("--lr=1", "a"), ("--lr=2", "a"), ("--lr=2", "b")):
+        software = {"versions": {}, "code": code * 64}
+        run = store.run(argv=("python", "train.py", argv), software=software, **known)  # type: ignore[arg-type]
+        store.losses(run, [float(argv[-1]) + (code == "b")] * 20)
+    text = shown(store, "devices")
+    assert "wrong loss" not in text and "arguments" in str(store.report().rows[0]["factors"])
+
+
+def test_a_value_of_zero_is_not_unset(store: Answers) -> None:
+    for a, b in ((1, 0), (2, 5)):
+        store.run(params={"a": a, "b": b})
+    assert "the rows also differ in b (a=1: 0; a=2: 5)" in shown(store, "devices")
 
 
 # -- frameworks -----------------------------------------------------------------------------------------------------
