@@ -7,7 +7,7 @@ verdicts compare them round by round.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any
 
@@ -33,6 +33,7 @@ from queue_runner.analysis.stats import by_key
 from queue_runner.errors import UsageError
 from queue_runner.model import NEIGHBOUR_BUSY
 from queue_runner.spec import OF_TIME, Aim
+from queue_runner.units import BOOLEANS
 
 WALL = "run"
 """The `time_of` of a row whose time is that of the whole run; others have that of an iteration."""
@@ -227,7 +228,10 @@ def _with_baselines(families: Sequence[Family], vs: Mapping[str, Any]) -> list[F
     chosen = []
     named = {arm.key["subject"] for family in families for arm in family.arms}
     for family in families:
-        match = [c for c in family.arms if all(_is(c, name, value, named) for name, value in vs.items())]
+        match = [c for c in family.arms if all(_is(c, name, value, named, _same) for name, value in vs.items())]
+        match = match or [
+            c for c in family.arms if all(_is(c, name, value, named, _equal) for name, value in vs.items())
+        ]
         if "resumed" not in vs:
             match = [arm for arm in match if not arm.key.get("resumed")] or match
         if len(match) > 1:
@@ -244,15 +248,25 @@ def _with_baselines(families: Sequence[Family], vs: Mapping[str, Any]) -> list[F
     return chosen
 
 
-def _is(arm: Arm, name: str, value: Any, named: Collection[Any]) -> bool:
+def _is(arm: Arm, name: str, value: Any, named: Collection[Any], is_same: Callable[[Any, Any], bool]) -> bool:
     """Return whether the arm has the value, which may name a workload even if its runs have custom names."""
     if name == "subject" and value not in named:
         return any(row.workload == value for row in arm.runs)
-    return _same(arm.key.get(name), value)
+    return is_same(arm.key.get(name), value)
 
 
 def _same(value: Any, requested: Any) -> bool:
     return requested == UNSET if value is None else value == requested or str(value) == str(requested)
+
+
+def _equal(value: Any, requested: Any) -> bool:
+    """Return whether a value is the requested one in another spelling, as --where has it: 1e-3 is 0.001."""
+    if isinstance(value, bool):
+        return BOOLEANS.get(str(requested).lower()) is value
+    try:
+        return _same(value, requested) or float(value) == float(requested)
+    except (TypeError, ValueError):
+        return False
 
 
 def _asked(name: str, value: Any) -> str:

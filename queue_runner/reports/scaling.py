@@ -150,7 +150,8 @@ def finish(rows: list[ReportedRun], context: Context) -> Result:
 
 def _requested(rows: Sequence[ReportedRun], settings: Mapping[int, Mapping[str, Any]], context: Context) -> str | None:
     """Return the setting named by --group-by. Raises: UsageError unless it is one setting with numbers."""
-    names = context.options.group_by
+    reported = sorted({name for by_name in settings.values() for name in by_name})
+    names = [select_runs.spelled(name, reported) for name in context.options.group_by]
     if len(names) > 1 or (names and not any(number(settings[row.run_id].get(names[0])) is not None for row in rows)):
         known = sorted({name for row in rows for name, value in row.settings.items() if number(value) is not None})
         hint = f"for example --group-by {known[0]}" if known else "mpsq submit nanogpt --set batch_size=8,16,32"

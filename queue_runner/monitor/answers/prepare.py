@@ -398,13 +398,15 @@ def _rank(name: str) -> tuple[int, str]:
 
 
 def _name(context: Context, name: str, option: str, factors: Sequence[str]) -> str:
+    name = select_runs.spelled(name, factors)
     if name in factors or name in MAIN or name in DETAILS or name.removeprefix("mps_") in mps_switches.SWITCHES:
         return name
     if name == "tag":
         raise UsageError(f"{option}: tags select runs and cannot distinguish rows", "use --where tag=NAME")
     if name in ("workload", "name", "machine"):
         return "machine" if name == "machine" else "subject"
-    return select_runs.resolve(context.connection, name, option) or name
+    column, setting = select_runs.resolve(context.connection, name, option)
+    return column or setting
 
 
 def _software(rows: Sequence[ReportedRun], context: Context) -> dict[int, dict[str, Any]]:

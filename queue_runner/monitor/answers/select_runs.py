@@ -80,7 +80,7 @@ def _is_one_of(connection: sqlite3.Connection, name: str, texts: Sequence[str]) 
         ]
     if name == "gpus":
         return f"CAST({GPUS} AS TEXT) IN ({marks})", list(texts)
-    column = resolve(connection, name, "--where")
+    column, setting = resolve(connection, name, "--where")
     if column == "group_id":
         texts = [value.removeprefix("g") for value in texts]
     if column in ("machine_hash", "software_hash"):  # reports show their first digits
@@ -89,7 +89,7 @@ def _is_one_of(connection: sqlite3.Connection, name: str, texts: Sequence[str]) 
         ]
     if column is not None:
         return f"CAST({column} AS TEXT) COLLATE NOCASE IN ({marks})", list(texts)
-    path = f'$.params."{name}"'
+    path = f'$.params."{setting}"'
     numbers = [number for value in texts if (number := _number(value)) is not None]
     equal = f" OR json_extract(spec_json, ?) IN ({', '.join('?' for _ in numbers)})" if numbers else ""
     text = f"(CAST(json_extract(spec_json, ?) AS TEXT) IN ({marks}){equal})"
@@ -104,18 +104,24 @@ def _number(text: str) -> float | None:
         return None
 
 
-def resolve(connection: sqlite3.Connection, name: str, option: str) -> str | None:
-    """Return the column of v_run for `name`, None for a setting. Raises: UsageError when it is neither."""
+def resolve(connection: sqlite3.Connection, name: str, option: str) -> tuple[str | None, str]:
+    """Return the column of v_run for `name`, or None and the setting. Raises: UsageError when it is neither."""
     if name in COLUMNS:
-        return name
+        return name, ""
     if name in _ALIASES:
-        return _ALIASES[name]
+        return _ALIASES[name], ""
     known = settings(connection)
-    if name in known and '"' not in name:
-        return None
+    setting = spelled(name, known)
+    if setting in known and '"' not in setting:
+        return None, setting
     names = sorted({*COLUMNS, *known, *_ALIASES, *(["tag"] if option == "--where" else [])})
     hint = did_you_mean(name, names, f"use one of {', '.join(names)}")
     raise UsageError(f'{option}: no column or setting "{name}"', hint)
+
+
+def spelled(name: str, known: Sequence[str]) -> str:
+    """Return a name as a setting spells it: to the options, weight-decay is weight_decay."""
+    return name if name in known else next((other for other in known if other.replace("-", "_") == name), name)
 
 
 def settings(connection: sqlite3.Connection) -> list[str]:
@@ -192,11 +198,11 @@ def nothing(context: Context, which: str = "that ended") -> str:
     terms = [f"{name}={','.join(values)}" for name, values in options.where.items()]
     hints = []
     for name in options.where if not n_runs else ():
-        is_setting = name in settings(context.connection)
-        if name in COLUMNS or is_setting:
-            value = "json_extract(spec_json, ?)" if is_setting else name
+        setting = spelled(name, known := settings(context.connection))
+        if name in COLUMNS or setting in known:
+            value = "json_extract(spec_json, ?)" if setting in known else name
             sql = f"SELECT DISTINCT {value} AS stored FROM v_run WHERE stored IS NOT NULL ORDER BY 1 LIMIT 9"
-            stored = context.tuples(sql, [f'$.params."{name}"'] if is_setting else [])
+            stored = context.tuples(sql, [f'$.params."{setting}"'] if setting in known else [])
             hints.append(f"stored values of {name}: {', '.join(str(value) for (value,) in stored) or 'none'}")
     since = ["--since"] if options.since is not None else []
     text = f"no run {which} matches {' '.join([*terms, *since])}"
