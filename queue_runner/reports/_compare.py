@@ -29,6 +29,8 @@ HELP = "two selections of runs side by side: their differences and results"
 SQL = f"SELECT {prepare.RUN} FROM v_run WHERE {{chosen}} ORDER BY job_id, number"
 MOST_TEXT = 30
 """Columns of a value beyond which a table leaves out its middle."""
+MOST_TITLE = 12
+"""The same for the name of a side in a heading."""
 _USED: dict[str, tuple[str, Callable[[Any], str]]] = {
     "real_s": ("real, s", units.seconds),
     "user_s": ("user, s", units.seconds),
@@ -107,9 +109,11 @@ def finish(stored: list[ReportedRun], context: Context) -> Result:
     compared = compare_each([(m.second, m.first) for m in matches if not _obstacle(m)], arms, question)
     differ = [*_differences(sides), *_facts(sides, context)]
     measured = [line for match in matches for line in _measured(match, compared)]
-    heads = [Column(f"text{n}", name, right=True, value=partial(_text_of, side=n)) for n, name in enumerate(names)]
+    titles = [elide(name, MOST_TITLE) for name in names]
+    heads = [Column(f"text{n}", title, right=True, value=partial(_text_of, side=n)) for n, title in enumerate(titles)]
     row = [Column("row", "", flexible=True)] if any(match.label for match in matches) else []
-    change = Column("change", f"{names[1]} over {names[0]} (95 % CI)")
+    over = f"{names[1]} over {names[0]}"
+    change = Column("change", f"{over if len(over) <= 2 * MOST_TITLE else '2nd over 1st'} (95 % CI)")
     verdict = Column("verdict", "verdict", value=lambda line: str(line.answer.word) if line.answer else units.MISSING)
     sections = [
         Section(_shared(sides), [Column("name", "differs"), *heads], differ),
@@ -264,11 +268,14 @@ def _measured(match: Match, compared: Family) -> Iterable[SideBySide]:
     wall = any(arm.key.get("time_of") == WALL for arm in arms)
     if any(times):
         verdict = pair.verdict if pair else None
-        change = verdict.size if verdict else units.MISSING
+        answered: dict[str, Any] = {"answer": verdict, "change": verdict.size if verdict else units.MISSING}
+        if unit := compared.per_work:  # the answer is on the time of a token or sample
+            rates = [work / arm.median_s if arm.median_s and (work := arm.work(unit)) else None for arm in arms]
+            yield line(f"{unit}s/s", rates, units.number, **answered)
+            answered = {}
         scale = 1.0 if wall else 1e-3
-        answered = line("wall s" if wall else "ms/iter", times, str, answer=verdict, change=change)
         texts = [units.without_spread(arm.median_s, arm.spread_s[0], scale) for arm in arms]
-        yield replace(answered, texts=texts)
+        yield replace(line("wall s" if wall else "ms/iter", times, str, **answered), texts=texts)
     for name in compared.metrics:
         answer = pair.metrics.get(name) if pair else None
         low, high = (answer.low, answer.high) if answer else (None, None)

@@ -8,6 +8,7 @@ import pytest
 
 from queue_runner import reports
 from queue_runner.errors import UsageError
+from queue_runner.reports._common import printing
 from queue_runner.reports._common.document import Result
 from queue_runner.reports._common.report_options import read_options, read_side
 from queue_runner.store import read
@@ -69,6 +70,30 @@ def test_all_pairs_count(store: Store) -> None:  # noqa: F811
     grid(store, c=0.3, d=0.4, e=0.5)
     many = lines(compare(store, "1", "2"), "measured")["ms/iter"]
     assert many["high"] / many["low"] > few["high"] / few["low"]
+
+
+def test_iterations_of_another_size_are_compared_by_their_rate(store: Store) -> None:  # noqa: F811
+    """100 and 190 ms stood beside "1.05 x", which is per token."""
+    for noise in NOISE:
+        for size, median_s in ((8, 0.1), (16, 0.19)):
+            store.run(
+                params={"batch_size": size}, hello={"tokens_per_iter": 10.0 * size}, median_s=median_s * (1 + noise)
+            )
+    measured = lines(compare(store, "1", "2"), "measured")
+    assert measured["tokens/s"]["verdict"] == "faster" and measured["ms/iter"]["verdict"] is None
+    assert measured["tokens/s"]["second"] == pytest.approx(842, rel=0.01)
+
+
+def test_names_of_commands_are_sides(store: Store) -> None:  # noqa: F811
+    names = [f"python train.py --an-option-with-a-long-name=0.00{k}" for k in (1, 2)]
+    for noise in NOISE:
+        for name in names:
+            store.run(name=name, workload=None, argv=("sh", "-c", name), median_s=0.1 + noise)
+    result = compare(store, *names)
+    text = printing.as_text(reports.COMPARE, result, "table", explain=True)
+    assert max(map(len, text.splitlines())) <= 80 and "…" in text
+    with pytest.raises(UsageError, match="is on both sides"):
+        compare(store, names[0], names[0])
 
 
 def test_machines_and_code_are_named_and_not_compared(store: Store) -> None:  # noqa: F811

@@ -12,6 +12,8 @@ from queue_runner.model import parse_selectors
 from queue_runner.monitor.answers.run_query import Options
 from queue_runner.spec import COMPILE_MODES, Aim, compared_by
 
+_KEY = re.compile(r"[\w.-]+\s*=")
+"""How a condition begins; a name with = in it is that of a command, which has spaces before it."""
 _WINDOW = re.compile(r"(\d{1,12}):(\d{1,12})", re.ASCII)
 _MODES = {"on": "1", "true": "1", "compiled": "1", "1": "1", "off": "0", "false": "0", "eager": "0", "0": "0"}
 _MODES |= {mode: mode for mode in COMPILE_MODES} | {f"compiled({mode})": mode for mode in COMPILE_MODES}
@@ -66,8 +68,10 @@ def read_options(
 
 
 def read_side(text: str) -> Options:
-    """Parse one side of mpsq compare: `12`, `12.3`, `g4`, `@last` or `lr=1e-3,device=mps`. Raises: UsageError."""
-    return read_options(where=[text]) if "=" in text else read_options(selectors=[text])
+    """Parse one side of mpsq compare: `12`, `12.3`, `g4`, `@last`, `python a.py --lr=1` or `lr=1e-3,device=mps`.
+
+    Raises: UsageError."""
+    return read_options(where=[text]) if _KEY.match(text) else read_options(selectors=[text])
 
 
 def _peak(text: str) -> str:
