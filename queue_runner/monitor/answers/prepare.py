@@ -441,13 +441,14 @@ def _software(rows: Sequence[ReportedRun], context: Context) -> dict[int, dict[s
 
 
 def flatten(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Flatten a software fingerprint: versions and variables by name, the code by its first digits."""
+    """Flatten a software fingerprint: versions and variables by name, without tokens, the code by its first digits."""
     flat: dict[str, Any] = {}
     for name, value in data.items():
         if name == "packages":
             continue  # compared only among environments whose packages are known
         if isinstance(value, Mapping):
-            flat.update(mps_switches.factor(*pair) for pair in value.items())
+            texts = {key: redact.redact([item])[0] if isinstance(item, str) else item for key, item in value.items()}
+            flat.update(mps_switches.factor(*pair) for pair in texts.items())
         elif name == "code":
             flat["code"] = str(value)[:8] if value else None
         elif value is not None:
