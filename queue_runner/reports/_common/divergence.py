@@ -126,8 +126,10 @@ def wrong_losses(family: Family, losses: Losses) -> Iterable[str]:
 
 
 def _settings(arm: Arm) -> dict[str, Any]:
+    """Return what makes the training of a row another one: of a command its arguments and its code, too."""
     settings = {name: value for run in arm.runs for name, value in run.settings.items()}
-    return {**settings, **{name: arm.key.get(name) for name in SUBJECT}}
+    of_command = ("arguments", "code", "prepare") if any(run.kind == "command" for run in arm.runs) else ()
+    return {**settings, **{name: arm.key.get(name) for name in (*SUBJECT, *of_command)}}
 
 
 def format_difference(x: float | None) -> str:
