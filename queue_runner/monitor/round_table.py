@@ -144,7 +144,7 @@ def draw(families: Sequence[Family], title: str, width: int) -> Table:
         texts = [[*cells[:3], drawn, *cells[3:]] for cells, drawn in zip(texts, ["", *bars], strict=True)]
     table = Table(title=title, title_justify="left", box=None, pad_edge=False)
     for name in texts[0]:
-        table.add_column(name, overflow="fold")
+        table.add_column(Text(name), overflow="fold")
     for cells in texts[1:]:
         table.add_row(*map(Text, cells))
     return table

@@ -57,3 +57,14 @@ def test_words_stay_whole_and_the_bar_has_the_room_that_is_left(by: str, width: 
     assert all(len(line) <= width for line in text.splitlines()) and "…" not in text
     assert "slower" in text and "higher" in text and "baseline" in text
     assert "●" in text or width < 120
+
+
+def test_a_metric_may_have_brackets() -> None:
+    rows = [
+        replace(row(device), metrics={"acc[top]": scale + k}, seed=k, n_iters=None)
+        for device, scale in {"cpu": 0.2, "mps": 0.4}.items()
+        for k in range(3)
+    ]
+    console = Console(width=120, record=True, file=io.StringIO())
+    console.print(draw(ask(rows, aim=Aim("acc[top]")), "round 3", 120))
+    assert "acc[top]" in console.export_text()

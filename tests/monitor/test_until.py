@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -43,6 +44,18 @@ def test_words_and_narrow_intervals_are_goals() -> None:
     assert reached(families, "10%") == "each interval is at most 10% wide"
     alone = ask(planned("cpu", STEADY, 1))
     assert reached(alone, "10%") and not reached(alone, DECIDED)
+
+
+def test_a_row_without_the_metric_is_named() -> None:
+    """The sentence ended with a colon."""
+    values: dict[str, Sequence[float]] = {"cpu": (1.0, 1.001, 0.999, 1.0005), "mps": (2.0005, 2.0, 2.001, 1.9991)}
+    rows = [
+        replace(run, metrics={"acc": values.get(device, [math.nan] * 4)[k]}, log_metrics_json='{"acc": "x"}')
+        for job, device in enumerate(("cpu", "mps", "cuda"), 1)
+        for k, run in enumerate(planned(device, [job * x for x in STEADY], job, seed_by_round=1))
+    ]
+    why = obstacle(ask(rows), DECIDED)
+    assert why.startswith("no verdict on acc: no run of cuda eager has it: mpsq show ")
 
 
 @pytest.mark.parametrize(

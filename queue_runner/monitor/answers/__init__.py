@@ -13,7 +13,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from queue_runner import extensions, units
-from queue_runner.analysis.comparison import Family, compare
+from queue_runner.analysis import run_metrics
+from queue_runner.analysis.comparison import Family, Pair, compare
 from queue_runner.analysis.grouping import Arm
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.analysis.rounds import mean_interval
@@ -84,11 +85,19 @@ def _parts(families: Sequence[Family], goal: str) -> list[_Part]:
             parts.append(_Part(reached, f"{names}: {answer.why}" if answer.is_final else ""))
         if goal == DECIDED:
             absent = family.named & family.metrics.keys() - pair.metrics.keys()
-            parts += [_Part(False, f"no verdict on {name}: {family.metrics[name]}") for name in sorted(absent)]
+            parts += [
+                _Part(False, f"no verdict on {name}: {_why_absent(family, pair, name)}") for name in sorted(absent)
+            ]
     if goal != DECIDED:
         rows = [arm for family in families if not family.pairs for arm in family.arms if arm.times]
         parts += [_Part(_is_narrow(mean_interval(arm.times) or (None, None), goal)) for arm in rows]
     return parts
+
+
+def _why_absent(family: Family, pair: Pair, name: str) -> str:
+    """Return why a pair is not compared by a metric that others are."""
+    without = next((arm for arm in (pair.arm, pair.baseline) if run_metrics.mean(arm, name) is None), pair.arm)
+    return family.metrics[name] or f"no run of {without.label} has it: mpsq show {without.runs[-1].run}"
 
 
 def _is_narrow(interval: tuple[float | None, float | None], goal: str) -> bool:
