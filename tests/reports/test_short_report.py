@@ -243,7 +243,7 @@ def test_peaks_of_devices_without_a_name_are_listed() -> None:
 
 
 def test_what_ended_the_rounds_is_not_repeated_after_further_ones(store: Store) -> None:
-    """"About 71 more rounds would be needed" stood beside "about 12 more rounds"."""
+    """ "About 71 more rounds would be needed" stood beside "about 12 more rounds"."""
     for k in range(3):
         for device in ("cpu", "mps"):
             store.run(device, median_s=0.1013 * (1 + k * (device == "cpu") / 7))
