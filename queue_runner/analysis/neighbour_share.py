@@ -29,9 +29,9 @@ class Neighbour(Struct, frozen=True):
     to_s: float
 
 
-class Beside(Struct, frozen=True):
-    """The neighbours of a run's measured part, none for a run of another queue, and the share of it (0 to 1) during
-    which one was active."""
+class NeighbourActivity(Struct, frozen=True):
+    """The neighbours that were active while a run was measured, none if they belong to another queue, and the share of
+    the measured time (0 to 1) in which there was one."""
 
     share: float
     neighbours: Sequence[Neighbour]
@@ -43,9 +43,9 @@ class Beside(Struct, frozen=True):
         return f"for {units.percent(self.share, 3)} of its measured time another lane was busy{named}"
 
 
-def beside(
+def neighbour_activity(
     marks: Iterable[PhaseMark], awake_s: float | None, whole_s: float, neighbours: Iterable[Neighbour]
-) -> Beside | None:
+) -> NeighbourActivity | None:
     """Return which neighbours were active during the measured part of a run, and for how much of it; None if none was.
 
     `marks` and `awake_s` are as of phases.spans. The measured part is the phase `measure` without the phases inside it;
@@ -58,7 +58,7 @@ def beside(
     if not overlapping or total_s <= 0:
         return None
     busy_s = sum(_overlap(part, active) for part in measured for active in _joined(overlapping))
-    return Beside(min(1.0, busy_s / total_s), sorted(overlapping, key=lambda neighbour: neighbour.from_s))
+    return NeighbourActivity(min(1.0, busy_s / total_s), sorted(overlapping, key=lambda neighbour: neighbour.from_s))
 
 
 def _overlap(first: tuple[float, float], second: tuple[float, float]) -> float:

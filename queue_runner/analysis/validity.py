@@ -74,7 +74,7 @@ class Facts(Struct, frozen=True):
     """fields that were left out of the trainer's lines"""
     recompiled: Mapping[int, tuple[int, int]] = field(default_factory=dict)
     """graphs compiled and graph breaks by the number of a measured iteration that compiled"""
-    beside: neighbour_share.Beside | None = None
+    neighbours: neighbour_share.NeighbourActivity | None = None
     """the runs of other lanes that were active while it was measured"""
 
 
@@ -146,8 +146,8 @@ def _caveats(f: Facts) -> Iterable[tuple[str, str]]:
     if f.resumed_from:
         at = f" at iteration {units.count(f.iterations[0].i)}" if f.iterations else ""
         yield "resumed", f"resumed{at} from the checkpoint of run {f.resumed_from}: only a segment of the training"
-    if f.beside is not None:
-        yield NEIGHBOUR_BUSY, f.beside.detail()
+    if f.neighbours is not None:
+        yield NEIGHBOUR_BUSY, f.neighbours.detail()
     if detail := _contended(f.conditions):
         yield "contended", detail
     if detail := _gpu_contended(f.conditions):

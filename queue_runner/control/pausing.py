@@ -114,7 +114,7 @@ def _hold(connection: Connection, row: NamedRun, actor: str) -> Changed:
     if row.state == State.QUEUED:
         jobs.move(connection, row.id, Verb.HOLD, actor=actor, blocked_reason=None)
         return Changed(row.run, True, "is held")
-    if jobs.own_hold(connection, row.id):
+    if jobs.take_over_hold(connection, row.id):
         return Changed(row.run, True, "was held by mpsq, and is now held by you")
     return Changed(row.run, True, "was held already")
 

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct
 
 from queue_runner.analysis.clock_check import clock_step_s
-from queue_runner.analysis.neighbour_share import SHARE, Beside, Neighbour, beside
+from queue_runner.analysis.neighbour_share import SHARE, Neighbour, NeighbourActivity, neighbour_activity
 from queue_runner.analysis.points import EvalPoint, IterationPoint, PhaseMark
 from queue_runner.analysis.summary import Summary, summarize
 from queue_runner.analysis.validity import Facts, find_taints, learns
@@ -118,9 +118,9 @@ def assess(
         resumed=points.resumed_from is not None,
         nan_loss="nan_loss" in notes,
     )
-    busy = beside(phases, real_s - slept_s, real_s, neighbours) if real_s is not None else None
+    busy = neighbour_activity(phases, real_s - slept_s, real_s, neighbours) if real_s is not None else None
     if busy is None and points.neighbour_share is not None:
-        busy = Beside(points.neighbour_share, ())
+        busy = NeighbourActivity(points.neighbour_share, ())
     facts = Facts(
         outcome=ending.outcome,
         expects_iterations=unobserved_matters
@@ -141,7 +141,7 @@ def assess(
         dropped=points.dropped,
         recompiled=_recompiled(points.graphs),
         learns=learns(hello.workload),
-        beside=busy,
+        neighbours=busy,
     )
     return Assessment(summary, find_taints(facts), busy.share if busy is not None else None)
 

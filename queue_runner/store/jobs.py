@@ -489,8 +489,8 @@ def request_cancel(connection: Connection, run_ids: Sequence[int], actor: str) -
     return unended
 
 
-def own_hold(connection: Connection, run_id: int) -> bool:
-    """Turn a hold by mpsq, which has a reason, into one of the user. Return whether it was one."""
+def take_over_hold(connection: Connection, run_id: int) -> bool:
+    """Turn a hold by mpsq, which has a reason, into one by the user. Return whether mpsq held the run."""
     return connection.change(hot_sql.TAKE_OVER_HOLD, {"run_id": run_id}) > 0
 
 

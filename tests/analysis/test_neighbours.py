@@ -1,10 +1,10 @@
-"""Which runs of other lanes were beside a run while it was measured, and for what share of that."""
+"""Which runs of other lanes were active while a run was measured, and for what share of that."""
 
 from __future__ import annotations
 
 import pytest
 
-from queue_runner.analysis.neighbour_share import Neighbour, beside
+from queue_runner.analysis.neighbour_share import Neighbour, neighbour_activity
 from queue_runner.analysis.points import PhaseMark
 
 MARKS = [
@@ -23,7 +23,9 @@ MARKS = [
 
 def share(*active: tuple[float, float], marks: list[PhaseMark] = MARKS) -> float | None:
     """The share of a run of 50 s with neighbours that were active at these times."""
-    found = beside(marks, 50.0, 50.0, [Neighbour(f"{n}.1", "cpu:1", *times) for n, times in enumerate(active, 7)])
+    found = neighbour_activity(
+        marks, 50.0, 50.0, [Neighbour(f"{n}.1", "cpu:1", *times) for n, times in enumerate(active, 7)]
+    )
     return found and found.share
 
 
@@ -50,7 +52,7 @@ def test_a_run_without_phases_is_measured_as_a_whole() -> None:
 
 
 def test_neighbours_are_named_up_to_a_number() -> None:
-    found = beside(MARKS, 50.0, 50.0, [Neighbour(f"{n}.1", "cpu:1", 10.0 + n, 11.0 + n) for n in range(5)])
+    found = neighbour_activity(MARKS, 50.0, 50.0, [Neighbour(f"{n}.1", "cpu:1", 10.0 + n, 11.0 + n) for n in range(5)])
     assert found is not None
     assert found.detail() == (
         "for 25.0 % of its measured time another lane was busy: 0.1 on cpu:1, 1.1 on cpu:1, 2.1 on cpu:1 and 2 more"
