@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from queue_runner import __version__
-from queue_runner.bundles import reading
+from queue_runner.bundles import reader, reading
 from queue_runner.bundles.clean import NOTHING_HIDDEN, Cleaner, of_queue
 from queue_runner.bundles.harmless import BadBundle
 from queue_runner.bundles.reading import Content
@@ -54,7 +54,7 @@ def export(layout: Layout, connection: sqlite3.Connection, selectors: Sequence[S
             _add_runs(connection, runs, cleaner, into)
         seal(path).check_complete()
     except BadBundle as error:
-        raise BadBundle(error.message.partition(": ")[2], "export another submission, and report this one") from error
+        raise BadBundle(error.reason, "export another submission, and report this one") from error
     return n_left
 
 
@@ -121,7 +121,7 @@ def seal(path: Path, mpsq: str = __version__) -> Content:
     OSError."""
     with closing(sqlite3.connect(path, isolation_level=None)) as into:
         add(into, HEAD, [(reading.VERSION, mpsq, "0" * 64)])
-        content = reading.read(path, lambda *_: None, reading.own_frames)
+        content = reading.read(reader.frames_of(path), lambda *_: None)
         into.execute("UPDATE bundle SET sha256 = ?", [content.sha256])
     return content
 

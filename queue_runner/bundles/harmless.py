@@ -40,3 +40,4 @@ class BadBundle(MpsqError):
 
     def __init__(self, reason: str, hint: str = "ask for it again: nothing of it was stored") -> None:
         super().__init__(f"this bundle is refused: {reason}", hint)
+        self.reason = reason

@@ -12,8 +12,7 @@ import math
 import os
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ from queue_runner.analysis.points import EvalPoint, IterationPoint, PhaseMark
 from queue_runner.bundles import batches, convert, reading
 from queue_runner.bundles.batches import Batches
 from queue_runner.bundles.harmless import BadBundle
-from queue_runner.bundles.reading import KEPT, Content, RunContent
+from queue_runner.bundles.reading import KEPT, Content, ReaderProcess, RunContent
 from queue_runner.bundles.rows import GroupRow, RunRow
 from queue_runner.errors import MpsqError
 from queue_runner.events import FIELD_DROPPED
@@ -61,16 +60,15 @@ class Merged(Struct, frozen=True, rename={"from_here": "own"}):
 
 
 class _Sound(Struct):
-    """A bundle that was checked: the hash of each run's content, and its iterations."""
+    """A bundle that was checked: its rows, and the hash of each run's content."""
 
     name: str
     path: Path
-    content: Content
+    content: Content = field(default_factory=Content)
     hashes: dict[int, str] = field(default_factory=dict)
-    iterations: dict[int, int] = field(default_factory=dict)
 
     def refused(self, error: BadBundle) -> BadBundle:
-        return BadBundle(f"{error.message.partition(': ')[2]} ({self.name})", error.hint)
+        return BadBundle(f"{error.reason} ({self.name})", error.hint)
 
 
 class _Plan(Struct):
@@ -103,36 +101,34 @@ def merge(layout: Layout, bundles: Sequence[tuple[str, Path]]) -> list[Merged]:
     Raises: BadBundle, with nothing stored, for anything but whole and sound bundles; MpsqError (store).
     """
     migrate.ensure(layout)
-    with temporary_folder(layout) as folder, _alone(layout):
-        sound = [_checked(name, path, Path(folder) / f"{k}.mpsq") for k, (name, path) in enumerate(bundles)]
+    with temporary_folder(layout) as folder, _alone(layout), reading.ReaderProcess() as process:
+        temporary = [Path(folder) / f"{k}.mpsq" for k in range(len(bundles))]
+        sound = [_checked(process, *bundle, path) for bundle, path in zip(bundles, temporary, strict=True)]
         # measurements come before their runs, to which they refer
         engine = open_engine(layout.db, check=False, foreign_keys=False)
         for bundle in sound:
             with looking(engine) as connection:
                 _plan(connection, bundle)
-        return [_Store(engine, bundle).all() for bundle in sound]
+        return [_Store(engine, process, bundle).all() for bundle in sound]
 
 
-@contextmanager
-def _alone(layout: Layout) -> Iterator[None]:
+def _alone(layout: Layout) -> locks.Lock:
     """Exclude other merges: two could bring the same runs."""
     lock = locks.alone(layout.merge_lock, WAIT_S)
     if lock is None:
         raise MpsqError("another mpsq import has been merging bundles for 10 min", "wait until it ends, then try again")
-    with lock:
-        yield
+    return lock
 
 
-def _checked(name: str, path: Path, temporary: Path) -> _Sound:
-    bundle = _Sound(name, path, Content())
+def _checked(process: ReaderProcess, name: str, path: Path, temporary: Path) -> _Sound:
+    bundle = _Sound(name, path)
 
     def note(_: Content, run: RunContent) -> None:
         bundle.hashes[run.run.id] = run.hash
-        bundle.iterations[run.run.id] = len(run.rows["iterations"])
 
     try:
         bundle.path = convert.current(path, temporary)
-        bundle.content = reading.checked(bundle.path, note)
+        bundle.content = reading.checked(process.frames(bundle.path), note)
         bundle.content.check_complete()
     except BadBundle as error:
         raise bundle.refused(error) from error
@@ -204,11 +200,13 @@ def _ran_here(connection: Connection, group: GroupRow, job_id: int, created_at: 
 class _Store:
     """Stores one bundle."""
 
-    def __init__(self, engine: Engine, bundle: _Sound) -> None:
+    def __init__(self, engine: Engine, process: ReaderProcess, bundle: _Sound) -> None:
         self._engine = engine
+        self._process = process
         self._bundle = bundle
         self._content = bundle.content
         self._batches = Batches(engine)
+        self._n_iterations = 0
 
     def all(self) -> Merged:
         """Store the runs that are not here yet. Raises: BadBundle for a run that differs from the one here."""
@@ -238,7 +236,7 @@ class _Store:
             runs=n_runs,
             known=len(plan.known),
             from_here=plan.from_here,
-            iterations=sum(self._bundle.iterations[run.id] for run in plan.new.values()) if n_runs else 0,
+            iterations=self._n_iterations if n_runs else 0,
             machines=[self._machine(digest) for digest in sorted({*chain(*self._content.machines().values())})],
         )
 
@@ -252,17 +250,18 @@ class _Store:
     def _measurements(self, merge: merges.Merge, plan: _Plan) -> merges.Merge:
         """Store what new runs measured, from the place at which an earlier try ended. Raises: BadBundle where the file
         is not what it was."""
-        place = 0
+        place = self._n_iterations = 0
 
         def take(_: Content, content: RunContent) -> None:
             nonlocal merge, place
+            self._n_iterations += len(content.rows["iterations"]) if place in plan.new else 0
             if place >= merge.n_stored and place in plan.new:
                 if not self._batches.is_empty and not self._batches.has_room(content.rows):
                     merge = self._write(merge, place)
                 self._wait(merge.first_run_id + place, content)
             place += 1
 
-        again = reading.read(self._bundle.path, take)
+        again = reading.read(self._process.frames(self._bundle.path), take)
         if again.sha256 != self._content.sha256:
             merges.undo(self._engine, merge)
             raise self._bundle.refused(BadBundle("it was changed while it was read", "import it again"))

@@ -13,7 +13,7 @@ import resource
 import sqlite3
 import struct
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import groupby, islice
 from operator import itemgetter
 from pathlib import Path
@@ -22,6 +22,7 @@ from urllib.parse import quote
 
 from msgspec import msgpack
 
+from queue_runner.bundles.harmless import BadBundle
 from queue_runner.bundles.rows import MEASURED, MOST_JSON, RUNS, TABLES, Table
 
 HEADER = struct.Struct(">BI")
@@ -46,10 +47,7 @@ _LIMITS = {
     sqlite3.SQLITE_LIMIT_TRIGGER_DEPTH: 1,
     sqlite3.SQLITE_LIMIT_WORKER_THREADS: 0,
 }
-
-
-class NotBuiltSo(Exception):
-    """The file is not a bundle; the message says why."""
+_PRAGMAS = ("trusted_schema=OFF", "cell_size_check=ON", "query_only=ON", "mmap_size=0", "cache_size=-8000")
 
 
 def main() -> None:
@@ -63,12 +61,11 @@ def main() -> None:
         used_s = used.ru_utime + used.ru_stime
         _limit(resource.RLIMIT_CPU, int(used_s + _CPU_S + path.stat().st_size * _CPU_S_PER_BYTE))
         try:
-            with contextlib.closing(open_bundle(path)) as connection:
-                for number, frame in frames(connection):
-                    out.write(HEADER.pack(number, len(frame)) + frame)
+            for number, frame in frames_of(path):
+                out.write(HEADER.pack(number, len(frame)) + frame)
             out.write(HEADER.pack(END, 0))
-        except PROBLEMS as error:
-            text = problem(error).encode(errors="replace")[:1000]
+        except BadBundle as error:
+            text = error.reason.encode(errors="replace")[:1000]
             out.write(HEADER.pack(ERROR, len(text)) + text)
         out.flush()
 
@@ -78,30 +75,25 @@ def _limit(what: int, most: int) -> None:
         resource.setrlimit(what, (most, resource.getrlimit(what)[1]))
 
 
-PROBLEMS = (sqlite3.Error, NotBuiltSo, MemoryError, OverflowError, UnicodeError)
-"""Errors of a file that cannot be read as a bundle."""
-
-
-def problem(error: BaseException) -> str:
-    """Return why a bundle is refused after one of PROBLEMS."""
-    return str(error) if isinstance(error, NotBuiltSo) else f"it is damaged ({error or type(error).__name__})"
-
-
-def open_bundle(path: Path) -> sqlite3.Connection:
-    """Open a file with the limits of a bundle."""
-    connection = sqlite3.connect(f"file:{quote(str(path))}?mode=ro&immutable=1", uri=True, isolation_level=None)
-    for limit, value in _LIMITS.items():
-        connection.setlimit(limit, value)
-    for pragma in ("trusted_schema=OFF", "cell_size_check=ON", "query_only=ON", "mmap_size=0", "cache_size=-8000"):
-        connection.execute(f"PRAGMA {pragma}")
-    return connection
+def frames_of(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Yield the frames of a file, which is opened with the limits of a bundle. Raises: BadBundle for one that cannot be
+    read as a bundle."""
+    url = f"file:{quote(str(path))}?mode=ro&immutable=1"
+    try:
+        with contextlib.closing(sqlite3.connect(url, uri=True, isolation_level=None)) as connection:
+            for limit, value in _LIMITS.items():
+                connection.setlimit(limit, value)
+            for pragma in _PRAGMAS:
+                connection.execute(f"PRAGMA {pragma}")
+            yield from frames(connection)
+    except (sqlite3.Error, MemoryError, OverflowError, UnicodeError) as error:
+        raise BadBundle(f"it is damaged ({str(error) or type(error).__name__})") from error
 
 
 def frames(connection: sqlite3.Connection) -> Iterator[tuple[int, bytes]]:
     """Yield the rows of a bundle by the number of their table: first the tables that name the runs, then, run by run,
-    what each has measured. Raises: sqlite3.Error, NotBuiltSo for a file that is not built as a bundle."""
+    what each has measured. Raises: sqlite3.Error, BadBundle for a file that is not built as a bundle."""
     _check_schema(connection)
-    encode = msgpack.Encoder().encode
     runs: list[Any] = []
     for number, table in enumerate(TABLES):
         if table in MEASURED:
@@ -109,22 +101,25 @@ def frames(connection: sqlite3.Connection) -> Iterator[tuple[int, bytes]]:
         rows = connection.execute(table.select)
         while chunk := rows.fetchmany(table.at_once):
             runs += [row[0] for row in chunk] if table is RUNS else []
-            yield number, _fitting(number, encode(chunk))
-    parts = [_ByRun(connection, number, table) for number, table in enumerate(TABLES) if table in MEASURED]
+            yield number, _frame(table, chunk)
+    first = TABLES.index(MEASURED[0])
+    by_run = [groupby(connection.execute(table.select), itemgetter(0)) for table in MEASURED]
+    following = [next(groups, None) for groups in by_run]
     for run in runs:
-        for part in parts:
-            if part.rows is not None and part.run == run:
-                while chunk := list(islice(part.rows, part.table.at_once)):
-                    yield part.number, _fitting(part.number, encode(chunk))
-                part.next()
-    for part in parts:
-        if part.rows is not None:
-            raise NotBuiltSo(f"some of its {part.table.name} belong to a run that it does not contain")
+        for place, table in enumerate(MEASURED):
+            of_run = following[place]
+            if of_run is not None and of_run[0] == run:
+                while chunk := list(islice(of_run[1], table.at_once)):
+                    yield first + place, _frame(table, chunk)
+                following[place] = next(by_run[place], None)
+    for table, of_run in zip(MEASURED, following, strict=True):
+        if of_run is not None:
+            raise BadBundle(f"some of its {table.name} belong to a run that it does not contain")
 
 
-def _fitting(number: int, frame: bytes) -> bytes:
-    if len(frame) > MOST_FRAME_BYTES:
-        raise NotBuiltSo(f"{TABLES[number].at_once} of its {TABLES[number].name} are too large")
+def _frame(table: Table, rows: Sequence[Any]) -> bytes:
+    if len(frame := msgpack.encode(rows)) > MOST_FRAME_BYTES:
+        raise BadBundle(f"{table.at_once} of its {table.name} are too large")
     return frame
 
 
@@ -132,23 +127,7 @@ def _check_schema(connection: sqlite3.Connection) -> None:
     expected = {("table", table.name, table.name, table.sql) for table in TABLES}
     objects = connection.execute("SELECT type, name, tbl_name, sql FROM sqlite_master").fetchmany(len(TABLES) + 1)
     if {*objects} != expected or len(objects) != len(expected):
-        raise NotBuiltSo("its tables are not those of a bundle")
-
-
-class _ByRun:
-    """The rows of a table, of one run after the other: `run` and its `rows`, None after the last."""
-
-    def __init__(self, connection: sqlite3.Connection, number: int, table: Table) -> None:
-        self.number = number
-        self.table = table
-        self._groups = groupby(connection.execute(table.select), itemgetter(0))
-        self.next()
-
-    def next(self) -> None:
-        """Go to the next run."""
-        self.run: Any
-        self.rows: Iterator[tuple[Any, ...]] | None
-        self.run, self.rows = next(self._groups, (None, None))
+        raise BadBundle("its tables are not those of a bundle")
 
 
 if __name__ == "__main__":

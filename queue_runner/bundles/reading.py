@@ -7,7 +7,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
+from contextlib import suppress
 from operator import attrgetter, lt
 from pathlib import Path
 from typing import IO, Any
@@ -17,16 +17,7 @@ from msgspec.structs import asdict
 
 from queue_runner.bundles.harmless import BadBundle
 from queue_runner.bundles.question import ADDED, FIELDS
-from queue_runner.bundles.reader import (
-    END,
-    ERROR,
-    HEADER,
-    MOST_FRAME_BYTES,
-    PROBLEMS,
-    frames,
-    open_bundle,
-    problem,
-)
+from queue_runner.bundles.reader import END, ERROR, HEADER, MOST_FRAME_BYTES
 from queue_runner.bundles.rows import (
     FINGERPRINTS,
     GROUPS,
@@ -248,27 +239,13 @@ class ReaderProcess:
             self._child = None
 
 
-def own_frames(path: Path) -> Frames:
-    """Yield what a bundle has that this process has written. Raises: BadBundle."""
-    with closing(open_bundle(path)) as connection:
-        try:
-            yield from frames(connection)
-        except PROBLEMS as error:
-            raise BadBundle(problem(error)) from error
-
-
-def read(
-    path: Path, take_run: Callable[[Content, RunContent], object], frames_of: Callable[[Path], Frames] | None = None
-) -> Content:
-    """Read a bundle and check it; `take_run` gets what each run measured, in the order of the runs. `frames_of` opens
-    it: a process of its own, if not given. The hash is checked at the end. Raises: BadBundle."""
-    if frames_of is None:
-        with ReaderProcess() as process:
-            return read(path, take_run, process.frames)
+def read(frames: Frames, take_run: Callable[[Content, RunContent], object]) -> Content:
+    """Check the frames of a bundle, and return its content; `take_run` gets what each run measured, in the order of the
+    runs. Raises: BadBundle."""
     content, digest, keys = Content(), hashlib.sha256(), dict[str, list[Any]]()
 
     def parts() -> Iterator[tuple[int, list[Any], bytes]]:
-        for number, data in frames_of(path):
+        for number, data in frames:
             rows = TABLES[number].decode(data)
             _check_order(TABLES[number], rows, keys)
             if TABLES[number] is not HEAD:
@@ -295,11 +272,9 @@ def read(
     return content
 
 
-def checked(
-    path: Path, take_run: Callable[[Content, RunContent], object], frames_of: Callable[[Path], Frames] | None = None
-) -> Content:
+def checked(frames: Frames, take_run: Callable[[Content, RunContent], object]) -> Content:
     """Read a bundle, as `read`, that also says its own hash. Raises: BadBundle, also where that is another one."""
-    content = read(path, take_run, frames_of)
+    content = read(frames, take_run)
     if content.head is None or content.head.sha256 != content.sha256:
         raise BadBundle("it is damaged: its content does not match its hash")
     return content

@@ -6,7 +6,7 @@ measured and where. Summary and marks are computed here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -66,12 +66,11 @@ def publish(layout: Layout, run_id: int, notes: Iterable[tuple[str, str]], path:
             collect.export_run(connection, run_id, notes, path)
         except BadBundle as error:
             path.unlink(missing_ok=True)
-            reason = error.message.partition(": ")[2]
-            collect.export_run(connection, run_id, [*notes, (REFUSED, reason)], path, measured=False)
+            collect.export_run(connection, run_id, [*notes, (REFUSED, error.reason)], path, measured=False)
 
 
-def read(path: Path, id: RunId, frames_of: Callable[[Path], Frames] | None = None) -> RunResult:
-    """Return the result of a run; `frames_of` as in reading.read. Raises: BadBundle for anything else."""
+def read(frames: Frames, id: RunId) -> RunResult:
+    """Return the result of a run. Raises: BadBundle for anything else."""
     contents: list[RunContent] = []
 
     def take(_: Content, content: RunContent) -> None:
@@ -79,7 +78,7 @@ def read(path: Path, id: RunId, frames_of: Callable[[Path], Frames] | None = Non
             raise BadBundle(f"it is not the result of run {id}")
         contents.append(content)
 
-    bundle = reading.checked(path, take, frames_of)
+    bundle = reading.checked(frames, take)
     if not contents:
         raise BadBundle(f"it is not the result of run {id}")
     run = contents[0].run

@@ -104,7 +104,7 @@ class BlockRuns:
             if source.stat().st_size > reading.MOST_FILE_BYTES:
                 return None
             shutil.copyfile(source, copy)
-            return run_result.read(copy, RunId(row.job_id, row.number), self._of_thread.process.frames)
+            return run_result.read(self._of_thread.process.frames(copy), RunId(row.job_id, row.number))
         except BadBundle as error:
             self._log(f"run {row.name}: its result is not valid: {error.message}")
             return None

@@ -15,7 +15,8 @@ from typing import Any
 
 from queue_runner.bundles import merge
 from queue_runner.bundles.bundle_files import make_bundle
-from queue_runner.bundles.reader import HEADER, NotBuiltSo, frames
+from queue_runner.bundles.harmless import BadBundle
+from queue_runner.bundles.reader import HEADER, frames
 from queue_runner.bundles.rows import HEAD, TABLES
 from queue_runner.model import parse_selector
 from queue_runner.paths import Layout
@@ -111,7 +112,7 @@ def changed(data: bytes, *changes: str | Change, sealed: bool = True) -> bytes:
 
 def seal(connection: sqlite3.Connection) -> None:
     digest = hashlib.sha256()
-    with suppress(NotBuiltSo, sqlite3.Error, UnicodeError):
+    with suppress(BadBundle, sqlite3.Error, UnicodeError):
         for number, frame in frames(connection):
             if TABLES[number] is not HEAD:
                 digest.update(HEADER.pack(number, len(frame)) + frame)

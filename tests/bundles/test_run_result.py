@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from queue_runner.bundles import batches, run_result
+from queue_runner.bundles import batches, reader, run_result
 from queue_runner.bundles.harmless import BadBundle
+from queue_runner.bundles.run_result import RunResult
 from queue_runner.model import OWN_NOTE, Ending, Outcome, RunId
 from queue_runner.store.engine import open_engine
 from tests.bundles.bundles_support import ALPHA, SYSTEM, Change, changed, exported, sender
@@ -35,8 +36,12 @@ def published(store: Store, path: Path) -> Path:
     return path
 
 
+def result_in(path: Path) -> RunResult:
+    return run_result.read(reader.frames_of(path), RunId(1, 2))
+
+
 def test_a_result_has_all_that_its_run_measured(there: Store, tmp_path: Path) -> None:
-    result = run_result.read(published(there, tmp_path / "r"), RunId(1, 2))
+    result = result_in(published(there, tmp_path / "r"))
     assert (result.ending, result.began_at, result.machine) == (Ending(Outcome.SUCCEEDED), 9e8, ALPHA)
     assert result.system == SYSTEM["system"] and result.exit is not None and result.exit.real_s == 60
     for table in ("iterations", "metrics", "evals", "hellos"):
@@ -52,7 +57,7 @@ def test_a_result_has_all_that_its_run_measured(there: Store, tmp_path: Path) ->
 def test_the_queue_itself_loses_nothing_to_secrecy(there: Store, tmp_path: Path) -> None:
     text = "/home/ann/x.py failed: token ghp_0123456789abcdefABCDEF"
     there.db.execute("UPDATE notes SET text = ? WHERE run_id = 2", [text])
-    result = run_result.read(published(there, tmp_path / "r"), RunId(1, 2))
+    result = result_in(published(there, tmp_path / "r"))
     assert result.content.rows["notes"][0].text == text
 
 
@@ -70,18 +75,18 @@ def test_a_lie_is_refused(there: Store, tmp_path: Path, change: Change | str, sa
     path = published(there, tmp_path / "r")
     path.write_bytes(changed(path.read_bytes(), change))
     with pytest.raises(BadBundle, match=says):
-        run_result.read(path, RunId(1, 2))
+        result_in(path)
 
 
 def test_a_bundle_of_several_runs_is_none(there: Store, tmp_path: Path) -> None:
     (tmp_path / "r").write_bytes(exported(there))
     with pytest.raises(BadBundle, match="not the result of run"):
-        run_result.read(tmp_path / "r", RunId(1, 2))
+        result_in(tmp_path / "r")
 
 
 def test_what_no_bundle_can_hold_costs_the_numbers_and_not_the_end(there: Store, tmp_path: Path) -> None:
     there.db.execute("UPDATE hellos SET hello_json = ?", [json.dumps({"a": [0] * 20_000})])
-    result = run_result.read(published(there, tmp_path / "r"), RunId(1, 2))
+    result = result_in(published(there, tmp_path / "r"))
     assert (result.ending, result.exit, result.machine) == (Ending(Outcome.SUCCEEDED), None, ALPHA)
     assert result.has_note(run_result.REFUSED) and result.content.rows["iterations"] == []
 
@@ -91,7 +96,7 @@ def test_it_replaces_mirrored_rows_in_small_transactions(
 ) -> None:
     monkeypatch.setattr(batches, "_PIECE_ROWS", 10)
     monkeypatch.setattr(batches, "BATCH_S", 0.0)
-    result = run_result.read(published(there, tmp_path / "r"), RunId(1, 2))
+    result = result_in(published(there, tmp_path / "r"))
     here = sender(tmp_path / "here")
     here.iterations(2, [9.0], first=7777)
     for _ in range(2):  # as after a crash

@@ -5,7 +5,7 @@ that die. The product's dispatcher, fence and records run; the node is a short p
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,9 +41,9 @@ class _Reader:
     def __exit__(self, *_: object) -> None:
         """Nothing is open."""
 
-    def frames(self, path: Path) -> list[tuple[int, bytes]]:
+    def frames(self, path: Path) -> Iterator[tuple[int, bytes]]:
         with closing(calls.REAL.connect(f"file:{path}?mode=ro&immutable=1", uri=True)) as connection:
-            return list(reader.frames(connection))
+            return iter(list(reader.frames(connection)))
 
 
 @dataclass

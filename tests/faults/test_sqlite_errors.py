@@ -17,7 +17,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from queue_runner.bundles import merge, reading
+from queue_runner.bundles import merge, reader, reading
 from queue_runner.errors import MpsqError
 from queue_runner.host.run_dir import RunDir
 from queue_runner.model import Ending, Outcome
@@ -123,7 +123,7 @@ def files(monkeypatch: pytest.MonkeyPatch) -> Iterator[sqlite_files.Files]:
     except (OSError, AttributeError) as error:
         pytest.skip(f"the SQLite of this Python cannot be reached: {error}")
     monkeypatch.setattr(finish, "of_machine", lambda: {"model": "test"})
-    here = SimpleNamespace(frames=reading.own_frames)  # the process that reads a bundle takes longer than all the rest
+    here = SimpleNamespace(frames=reader.frames_of)  # the process that reads a bundle takes longer than all the rest
     monkeypatch.setattr(reading, "ReaderProcess", lambda: nullcontext(here))
     yield installed
     installed.fails = None

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from queue_runner.bundles import run_result
+from queue_runner.bundles import reader, run_result
 from queue_runner.bundles.run_result import RunResult
 from queue_runner.control import checkpoints
 from queue_runner.host import job_environments, locks
@@ -44,7 +44,7 @@ def instructions_of(folder: block.Folder) -> Instructions:
 
 
 def result_of(folder: block.Folder) -> RunResult:
-    return run_result.read(folder.result("1.1"), RunId(1, 1))
+    return run_result.read(reader.frames_of(folder.result("1.1")), RunId(1, 1))
 
 
 def with_a_claimed_run(front: Front, tmp_path: Path) -> tuple[Node, block.Folder, Layout, int]:
