@@ -116,28 +116,17 @@ class Cleaner:
             return self.tree(text, name) if _ASSIGNED.match(text) else self.hidden(text)
         return self.tree(value, name, depth)
 
-    def facts(self, value: Any) -> Any:
-        """Clean a fingerprint: every text of it is a name."""
-        return self._names(self.tree(value))
-
-    def _names(self, value: Any) -> Any:
+    def names(self, value: Any) -> Any:
+        """Clean a JSON value in which every text is a name."""
         if isinstance(value, Mapping):
-            return {self.name(key): self._names(item) for key, item in value.items()}
+            return {self.name(key): self.names(item) for key, item in value.items()}
         if isinstance(value, list):
-            return [self._names(item) for item in value]
+            return [self.names(item) for item in value]
         return self.name(value) if isinstance(value, str) else value
-
-    def aim(self, text: str) -> dict[str, Any]:
-        """Return what a submission asks about; its metrics have the names of the rows of results."""
-        stored = json.loads(text)
-        return {
-            "by": self.name(stored["by"]),
-            "margins": {self.name(name): margin for name, margin in stored["margins"].items()},
-        }
 
     def of(self, table: Table) -> Callable[[tuple[Any, ...]], tuple[Any, ...]] | None:
         """Return what cleans a stored row of results; None for a table of numbers."""
-        by_type = {Json: self._json, Name: self.name, Prose: self._prose}
+        by_type: dict[Any, Callable[[str], str | None]] = {Json: self._json, Name: self.name, Prose: self.text}
         hints = get_type_hints(table.row, include_extras=True).values()
         cleans = [next((by_type[kind] for kind in (hint, *get_args(hint)) if kind in by_type), None) for hint in hints]
         if not any(cleans):
@@ -145,9 +134,6 @@ class Cleaner:
         return lambda row: tuple(
             value if clean is None or value is None else clean(value) for clean, value in zip(cleans, row, strict=True)
         )
-
-    def _prose(self, text: str) -> str:
-        return self.text(text)
 
     def _json(self, text: str) -> str:
         fields = json.loads(text)

@@ -44,7 +44,7 @@ def export(layout: Layout, connection: sqlite3.Connection, selectors: Sequence[S
         with _new(path) as into:
             sql = f"SELECT id, created_at, title, seed, aim FROM groups WHERE id IN ({chosen}) ORDER BY id"
             for id, created_at, title, seed, aim in tuples(connection, sql):
-                cleaned = None if aim is None else _json(cleaner.aim(aim))
+                cleaned = None if aim is None else _json(cleaner.names(json.loads(aim)))
                 add(into, GROUPS, [(id, created_at, cleaner.command(title), seed, cleaned)])
             for id, group, created_at, _, note in jobs:
                 tags = tuples(connection, "SELECT tag FROM job_tags WHERE job_id = ?", [id])
@@ -194,7 +194,7 @@ def _add_fingerprints(
     rows = {}
     for digest in sorted({digest for run in runs for digest in (run.machine_hash, run.software_hash) if digest}):
         kind, text = tuples(connection, "SELECT kind, data_json FROM fingerprints WHERE hash = ?", [digest]).fetchone()
-        data = cleaner.facts(json.loads(text))
+        data = cleaner.names(cleaner.tree(json.loads(text)))
         hashes[digest] = results.fingerprint_hash(kind, data)
         rows[hashes[digest]] = (hashes[digest], kind, _json(data))
     add(into, FINGERPRINTS, rows.values())
