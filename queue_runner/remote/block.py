@@ -168,11 +168,10 @@ class Folder(Struct, frozen=True):
 
 
 def create(folder: Folder, instructions: Instructions, snapshots: Path, codes: set[str]) -> None:
-    """Write a block. A folder left by an incomplete try is completed. Raises: OSError."""
-    folder.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    """Write a block into its folder. Raises: OSError."""
     (folder.path.parent / _MARK).touch()
     for path in (folder.snapshots, folder.runs, folder.cancels):
-        path.mkdir(mode=0o700, exist_ok=True)
+        path.mkdir(mode=0o700)
     for code in sorted(archive.needed(snapshots, codes)):
         if (snapshots / code).is_dir():
             shutil.copytree(snapshots / code, folder.snapshots / code, dirs_exist_ok=True)

@@ -16,7 +16,7 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import replace
 
 from queue_runner import config_file
@@ -63,7 +63,6 @@ class _Watch(Struct):
 
     over_since: float | None = None
     beat: Any = None
-    cancelled: set[str] = field(default_factory=set)
 
 
 class Dispatcher:
@@ -157,6 +156,8 @@ class Dispatcher:
     def _step_and_tell(self, lane: str) -> None:
         try:
             self._step(lane)
+        except Unreachable as error:
+            self._say_silent(lane, self._target_of(target_of(lane)), error)
         except OSError as error:
             self._say(lane, Blocked(f"the block's folder cannot be used: {error.strerror or error}: {error.filename}"))
         except MpsqError as error:
@@ -208,9 +209,8 @@ class Dispatcher:
             return
         self._renew(name)
         target = self._target_of(name)
-        if (down := target.down) is not None and now < down.next_try_at:
-            self._say_silent(lane, target, down.why)
-            return
+        if (down := target.down) is not None and down.is_left_alone:
+            raise Unreachable(down.why)
         if self._in_doubt.get(name) in self._closing:
             return  # the rest of the last try is removed first, as soon as the target answers
         if first:
@@ -224,31 +224,29 @@ class Dispatcher:
         with looking(self._engine) as connection:
             runs = [block_store.claimed(connection, id) for id in ids]
             chains = {run.id: retries.segments(connection, run.run_id)[1:2] for run in runs}
-        if (environments := self._environments(runs)) is None:
-            return
         origins = {str(run): str(name) for run, chain in chains.items() for _, name in chain}
         codes = {code for run in runs for code in (run.spec.snapshot, run.spec.tree) if code}
-        with looking(self._engine) as connection:
-            instructions = block_store.instructions(
-                connection,
-                ids,
-                environments=environments,
-                token=token,
-                lane=lane,
-                to=name,
-                settings=block.settings_of_a_node(self._config),
-                box=target.box,
-                local=target.local,
-                whole=target.gives_whole_machine(options),
-                origins=origins,
-            )
         folder = target.folder(token)
         with contextlib.ExitStack() as undo:
             undo.callback(shutil.rmtree, folder.path, ignore_errors=True)
             try:
-                block.create(folder, instructions, self._layout.snapshots, codes)
-                if not self._copy_checkpoints(folder, runs, origins):
+                if (environments := self._gather(folder, runs, origins)) is None:
                     return
+                with looking(self._engine) as connection:
+                    instructions = block_store.instructions(
+                        connection,
+                        ids,
+                        environments=environments,
+                        token=token,
+                        lane=lane,
+                        to=name,
+                        settings=block.settings_of_a_node(self._config),
+                        box=target.box,
+                        local=target.local,
+                        whole=target.gives_whole_machine(options),
+                        origins=origins,
+                    )
+                block.create(folder, instructions, self._layout.snapshots, codes)
                 with writing(self._engine) as connection:
                     if block_store.mark_sent(connection, ids, token) != len(ids):
                         connection.rollback()  # a cancel, hold or edit came between
@@ -279,31 +277,23 @@ class Dispatcher:
         failpoints.reach("blocks.sent")
         self._say(lane, Blocked(f"sent as {target.kind} job {job}"))
 
-    def _copy_checkpoints(self, folder: Folder, runs: Sequence[Claimed], origins: Mapping[str, str]) -> bool:
-        """Copy what runs resume from into a block. Without its checkpoint a run ends as SPAWN_FAILED; False if one
-        does. Raises: OSError."""
-        complete = True
-        for run in runs:
-            if (origin := origins.get(str(run.id))) is not None:
-                folder.origins.mkdir(mode=0o700, exist_ok=True)
-                try:
-                    checkpoints.copy(self._layout, RunId(*map(int, origin.split("."))), folder.origins / origin)
-                except checkpoints.Gone as error:
-                    self._results.refuse(run, error.ending())
-                    complete = False
-        return complete
-
-    def _environments(self, runs: Sequence[Claimed]) -> dict[str, dict[str, str]] | None:
-        """Return the environments of runs by the names of their files. Runs whose file is gone end as SPAWN_FAILED;
-        None if there are any: the next step sends the others."""
+    def _gather(
+        self, folder: Folder, runs: Sequence[Claimed], origins: Mapping[str, str]
+    ) -> dict[str, dict[str, str]] | None:
+        """Copy what runs resume from into a block, and return their environments by the names of their files. A run
+        that lacks one of these ends as SPAWN_FAILED; None if one does: the next step sends the others. Raises: OSError,
+        MpsqError."""
+        for path in (folder.path, folder.origins):
+            path.mkdir(mode=0o700, parents=True)
         environments: dict[str, dict[str, str]] = {}
         complete = True
         for run in runs:
-            if not run.spec.env_file or run.spec.env_file in environments:
-                continue
             try:
-                environments[run.spec.env_file] = job_environments.load(self._layout, run.spec)
-            except Missing as error:
+                if run.spec.env_file and run.spec.env_file not in environments:
+                    environments[run.spec.env_file] = job_environments.load(self._layout, run.spec)
+                if (origin := origins.get(str(run.id))) is not None:
+                    checkpoints.copy(self._layout, RunId(*map(int, origin.split("."))), folder.origins / origin)
+            except (Missing, checkpoints.Gone) as error:
                 self._results.refuse(run, error.ending())
                 complete = False
         return environments if complete else None
@@ -322,15 +312,19 @@ class Dispatcher:
     def _follow(self, lane: str, token: str, target: Target, rows: Sequence[BlockRun]) -> None:
         watch = self._watches.setdefault(token, _Watch())
         folder = target.folder(token)
-        target.fetch(token)
-        ended = read_json(folder.ended)  # before its runs: they are complete by then
         removed = block.is_removed(folder)
         refused = None
         try:  # first: no result that comes back may delay a cancel
-            if not removed and self._pass_on_cancels(token, target, rows, watch):
+            if not removed and self._pass_on_cancels(token, target, rows):
                 return
         except OSError as error:
             refused = error
+        state: Seen | Unreachable
+        try:
+            state = target.look(token)
+        except Unreachable as error:
+            state = error
+        ended = read_json(folder.ended)  # before its runs: they are complete by then
         if self._results.take_in(folder, rows):
             with looking(self._engine) as connection:
                 rows = [row for row in block_store.sent(connection, lane) if row.token == token]
@@ -343,19 +337,16 @@ class Dispatcher:
             why = one_line(str(ended.get("why") or ""))[:_WHY_MOST]
             self._say(lane, Blocked(f"the node has ended the block{': ' if why else ''}{why}"))
             if self._is_over(watch, folder, target):
-                signalled = why == block.TAKEN
-                cause = (
-                    self._cause(lane, token, target, signalled=True)
-                    if signalled
-                    else Ending(Outcome.SKIPPED, reason=why)
-                )
+                is_taken = why == block.TAKEN
+                cause = target.ending(token, signalled=True) if is_taken else Ending(Outcome.SKIPPED, reason=why)
                 if cause is not None:
                     self._after(lane, token, target, rows, cause, clean=True)
-            return
-        state = self._look(lane, token, target, rows, watch)
-        if state is None:
-            return
-        if state.state != "gone":
+        elif isinstance(state, Unreachable):
+            watch.over_since = None
+            pending = any(row.cancel_requested_at is not None for row in rows)
+            then = "; it is asked to cancel as soon as it answers" if pending else ""
+            raise Unreachable(f"{state}; the block may be running{then}") from state
+        elif state.state != "gone":
             watch.over_since = None
             on = f" on {state.node}" if state.node else ""
             self._say(lane, Blocked(f"{target.kind} job {state.job} is {state.words}{on}"))
@@ -365,27 +356,9 @@ class Dispatcher:
         elif not target.has_started(token):
             self._never_started(lane, token, target, rows, state.words)
         elif self._is_over(watch, folder, target):
-            cause = self._cause(lane, token, target, signalled=False)
+            cause = target.ending(token, signalled=False)
             if cause is not None:
                 self._after(lane, token, target, rows, cause, clean=False)
-
-    def _cause(self, lane: str, token: str, target: Target, *, signalled: bool) -> Ending | None:
-        """Return how the target ended a block; None while that is not known."""
-        try:
-            return target.ending(token, signalled=signalled)
-        except Unreachable as error:
-            self._say_silent(lane, target, error)
-            return None
-
-    def _look(self, lane: str, token: str, target: Target, rows: Sequence[BlockRun], watch: _Watch) -> Seen | None:
-        try:
-            return target.look(token)
-        except Unreachable as error:
-            pending = any(row.cancel_requested_at is not None for row in rows)
-            then = "; it is asked to cancel as soon as it answers" if pending else ""
-            self._say_silent(lane, target, f"{error}; the block may be running{then}")
-            watch.over_since = None
-            return None
 
     def _is_over(self, watch: _Watch, folder: Folder, target: Target) -> bool:
         """Return whether nothing has come for the grace that a shared folder needs, since the block seemed over."""
@@ -395,12 +368,8 @@ class Dispatcher:
         return time.monotonic() - watch.over_since >= target.grace_s
 
     def _never_started(self, lane: str, token: str, target: Target, rows: Sequence[BlockRun], words: str) -> None:
-        try:
-            if not target.void(token):
-                return  # it has started after all
-        except Unreachable as error:
-            self._say_silent(lane, target, error)
-            return
+        if not target.void(token):
+            return  # it has started after all
         self._log(f"{lane}: its block never started: {words}")
         self._sent[lane] = self._sent.get(lane, 0) + 1
         if words == "forgotten" and self._sent[lane] < MOST_SENT:
@@ -408,7 +377,7 @@ class Dispatcher:
                 block_store.send_again(connection, token)
             self._closing[token] = target
             return
-        if (cause := self._cause(lane, token, target, signalled=False)) is not None:
+        if (cause := target.ending(token, signalled=False)) is not None:
             log = last_line(read_end(target.folder(token).log))
             reason = f"{cause.reason}, before the block started" + (f": {log}" if log else "")
             self._after(lane, token, target, rows, replace(cause, reason=reason), clean=True)
@@ -443,24 +412,19 @@ class Dispatcher:
             block_store.send_again(connection, token)  # last: a run that has begun must never wait without its block
         self._close(lane, token, target, keep=not clean)  # a silent node may still come to read `stop`
 
-    def _pass_on_cancels(self, token: str, target: Target, rows: Sequence[BlockRun], watch: _Watch) -> bool:
+    def _pass_on_cancels(self, token: str, target: Target, rows: Sequence[BlockRun]) -> bool:
         """Pass on which runs were cancelled; return whether the whole block was, before it started."""
         cancelled = [row for row in rows if row.cancel_requested_at is not None]
-        with contextlib.suppress(Unreachable):  # as `_look` says
+        with contextlib.suppress(Unreachable):  # as `_follow` says
             if len(cancelled) == len(rows) and not target.has_started(token) and target.void(token):
-                self._drop(token, target, rows)
+                for row in rows:
+                    self._results.leave_undone(row, Ending(Outcome.CANCELLED))
+                self._closing[token] = target
                 return True
         for row in cancelled:
-            if row.name not in watch.cancelled:
+            if not (target.folder(token).cancels / row.name).exists():
                 target.request(token, f"cancel/{row.name}")
-                watch.cancelled.add(row.name)
         return False
-
-    def _drop(self, token: str, target: Target, rows: Sequence[BlockRun]) -> None:
-        """Cancel a block that has not started and never will."""
-        for row in rows:
-            self._results.leave_undone(row, Ending(Outcome.CANCELLED))
-        self._closing[token] = target
 
     # -- the end of a block -----------------------------------------------------------------------------------------
 

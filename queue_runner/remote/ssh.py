@@ -12,9 +12,9 @@ import shlex
 import tarfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import IO
+from typing import IO, Any
 
-from msgspec import Struct, ValidationError, convert, to_builtins
+from msgspec import Struct, ValidationError, convert, field, to_builtins
 
 from queue_runner import __version__, units
 from queue_runner.checks import Check
@@ -37,10 +37,9 @@ MOST_WAIT_S = 60.0
 
 
 class _Known(Struct):
-    """The last answer of the box about a block; times are monotonic seconds."""
+    """The last answer of the box about a block, and until when it is good enough, in monotonic seconds."""
 
-    state: BoxState | None = None
-    failure: str = ""
+    state: BoxState = field(default_factory=BoxState)
     due: float = 0.0
 
 
@@ -56,7 +55,6 @@ class Ssh(Target):
         self.link = Link(profile.host, profile.python, profile.folder or BASE, options, control)
         self._known: dict[str, _Known] = {}
         self._failures = 0
-        self._not_before = 0.0
 
     @contextlib.contextmanager
     def _call(
@@ -64,8 +62,7 @@ class Ssh(Target):
     ) -> Iterator[Answered]:
         """Do as Link.call. A box that has not answered is left alone for a pause that doubles: each call waits for it.
         Raises: Unreachable, Refused."""
-        if self.down is not None and time.monotonic() < self._not_before:
-            raise Unreachable(self.down.why)
+        self._check_down()
         try:
             with self.link.call(verb, token, feed, *limits) as answered:
                 yield answered
@@ -74,12 +71,23 @@ class Ssh(Target):
             raise
         self.down, self._failures = None, 0
 
+    def _check_down(self) -> None:
+        if self.down is not None and self.down.is_left_alone:
+            raise Unreachable(self.down.why)
+
     def _fails(self, error: Exception) -> None:
         self._failures += 1
         pause_s = min(MOST_WAIT_S, self.profile.poll_s * 2 ** min(self._failures - 1, 10))
-        self._not_before = time.monotonic() + pause_s
         since = self.down.since if self.down is not None else time.time()
-        self.down = Down(str(error), since, time.time() + pause_s)
+        self.down = Down(str(error), since, time.time() + pause_s, time.monotonic() + pause_s)
+
+    def _order(self, verb: str, token: str) -> dict[str, Any]:
+        """Let the box do what it has no reason to refuse: who knows what it did? Raises: Unreachable."""
+        try:
+            with self._call(verb, token) as answered:
+                return answered.answer
+        except Refused as error:
+            raise Unreachable(str(error)) from error
 
     def send(self, token: str, options: Mapping[str, str]) -> str:
         """Copy the block to the box and start it there; return its short name. Raises: Unreachable, Refused, NotSent.
@@ -100,19 +108,16 @@ class Ssh(Target):
             raise NotSent(str(error)) from error
         failpoints.reach("box.received")
         self._known[token] = _Known()
-        try:
-            with self._call("start", token):
-                pass
-        except Refused as error:
-            raise Unreachable(str(error)) from error  # it may have started
+        self._order("start", token)
         return token[:8]
 
     def look(self, token: str) -> Seen:
-        """Return the state of a block. Raises: Unreachable, also for an invalid answer."""
-        known = self._sync(token)
-        state = known.state
-        if state is None or known.failure:
-            raise Unreachable(known.failure)
+        """Bring back new files, as often as `poll` says, and return the state of a block. Raises: Unreachable, also for
+        an invalid answer; OSError when they cannot be written here."""
+        deadline = time.monotonic() + FETCH_S
+        state = self._sync(token)
+        while state.more and time.monotonic() < deadline:
+            state = self._sync(token)
         if not state.folder:
             words = "NODE_FAIL (its folder is gone)" if self.has_started(token) else "forgotten"
         elif state.alive:
@@ -132,19 +137,11 @@ class Ssh(Target):
             words = f"NODE_FAIL (its supervisor has died {state.starts} times)"
         return Seen("gone", words, "", token[:8])
 
-    def fetch(self, token: str) -> None:
-        """Bring back new files, as often as `poll` says. Raises: OSError when they cannot be written here."""
-        deadline = time.monotonic() + FETCH_S
-        known = self._sync(token)
-        while known.state is not None and known.state.more and not known.failure and time.monotonic() < deadline:
-            known = self._sync(token)
-
-    def _sync(self, token: str) -> _Known:
+    def _sync(self, token: str) -> BoxState:
+        self._check_down()
         known = self._known.setdefault(token, _Known())
-        now = time.monotonic()
-        if now < known.due or (self.down is not None and now < self._not_before):
-            known.failure = known.failure or (self.down.why if self.down is not None else "")
-            return known
+        if time.monotonic() < known.due:
+            return known.state
         folder = self.folder(token)
         instructions = read_struct(folder.instructions, Instructions)
         mirror = Mirror(folder, [run.name for run in instructions.runs] if instructions is not None else [])
@@ -154,26 +151,19 @@ class Ssh(Target):
         data = json.dumps(SyncRequest(have, {*done}, requests, LIMIT), default=to_builtins).encode()
         try:
             with self._call("sync", token, lambda stream: stream.write(data), ANSWER_S, MOVE_S) as answered:
-                state = mirror.take(answered.answer, answered.read)
-            known.state, known.failure = state, ""
-        except (Unreachable, Refused) as error:
-            known.failure = str(error)
-            if isinstance(error, Refused):
-                self._fails(error)
-            return known
+                state = known.state = mirror.take(answered.answer, answered.read)
+        except Refused as error:
+            self._fails(error)
+            raise Unreachable(str(error)) from error
         soon = state.ended is not None or not state.alive
         pause_s = 0.0 if state.more else min(self.profile.poll_s, SOON_S) if soon else self.profile.poll_s
         known.due = time.monotonic() + pause_s
-        return known
+        return state
 
     def void(self, token: str) -> bool:
         """Make a block void; False when it was started before. Raises: Unreachable, OSError."""
-        try:
-            with self._call("void", token) as answered:
-                if answered.answer.get("void") is not True:
-                    return False
-        except Refused as error:
-            raise Unreachable(str(error)) from error
+        if self._order("void", token).get("void") is not True:
+            return False
         write_json(self.folder(token).fence, {"void": "by the front"})
         return True
 
@@ -217,11 +207,7 @@ class Ssh(Target):
 
     def remove(self, token: str) -> None:
         """Remove the folder of a block on the box, then here. Raises: Unreachable, OSError."""
-        try:
-            with self._call("remove", token):
-                pass
-        except Refused as error:
-            raise Unreachable(str(error)) from error
+        self._order("remove", token)
         super().remove(token)
         self._known.pop(token, None)
         if not self._known:

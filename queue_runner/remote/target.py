@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -28,11 +29,18 @@ class NotSent(Refused):
 
 
 class Down(Struct, frozen=True):
-    """A target that does not answer: why, since when, and when it is asked again, in Unix seconds."""
+    """A target that does not answer: why, since when, and when it is asked again, in Unix seconds. `until` is the time
+    of that by the monotonic clock, which nobody sets."""
 
     why: str
     since: float
     next_try_at: float
+    until: float
+
+    @property
+    def is_left_alone(self) -> bool:
+        """Whether every call is Unreachable at once."""
+        return time.monotonic() < self.until
 
 
 class Seen(Struct, frozen=True):
@@ -77,8 +85,7 @@ class Target:
     local = ""
     """The folder of a node's own disk for its home; "" for the default."""
     down: Down | None = None
-    """That it does not answer: until the time of the next try every call is Unreachable at once. None where it does,
-    and where nothing waits for its answers."""
+    """That it does not answer; None where it does, and where nothing waits for its answers."""
 
     def __init__(self, kind: str, blocks: Path, profile: Profile) -> None:
         self.kind = kind
@@ -99,7 +106,8 @@ class Target:
         raise NotImplementedError
 
     def look(self, token: str) -> Seen:
-        """Return the state of a block, which may be as old as `poll` of the profile. Raises: Unreachable."""
+        """Return the state of a block, which may be as old as `poll` of the profile, and bring what came back into its
+        folder. Raises: Unreachable; OSError when that cannot be written."""
         raise NotImplementedError
 
     def ending(self, token: str, *, signalled: bool) -> Ending | None:
@@ -107,9 +115,6 @@ class Target:
         has done so. Raises: Unreachable."""
         block = self.look(token)
         return ending_of(self.kind, block.words) if block.state == "gone" else None
-
-    def fetch(self, token: str) -> None:
-        """Bring what came back into the folder; where the target does not answer, `look` says so. Raises: OSError."""
 
     def has_started(self, token: str) -> bool:
         """Return whether the block was started: its fence is there, and is not the front's. Raises: OSError."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ from queue_runner.paths import Layout
 from queue_runner.remote import block, block_store, targets
 from queue_runner.remote.fence import FenceHolder, take_fence
 from queue_runner.remote.json_files import write_json
+from queue_runner.remote.profile import Profile
+from queue_runner.remote.ssh import Ssh
 from queue_runner.remote.target import NotSent, Refused, Seen, Unreachable
 from queue_runner.store import read, retries
 from queue_runner.submit import plan
@@ -125,6 +128,16 @@ def test_a_silent_target_differs_from_one_that_says_so(front: Front) -> None:
     for _ in range(2):
         another.step()
     assert silences() == []
+
+
+def test_a_clock_that_is_set_back_delays_no_block(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
+    box = Ssh("box", Profile(name="box", host="box", poll_s=0.0), front.layout)
+    box._fails(Unreachable("cut"))
+    front.target.down = box.down
+    now = time.time
+    monkeypatch.setattr(time, "time", lambda: now() - 3600.0)
+    front.blocks.step()
+    assert len(front.target.sent) == 1
 
 
 def test_a_bad_result_is_lost_after_the_end_and_a_cancel_is_passed_on(front: Front) -> None:

@@ -199,11 +199,13 @@ def test_a_block_whose_results_are_still_coming_is_not_gone(
     monkeypatch.setattr(Link, "call", call)
     for module in (mirror, ssh):
         monkeypatch.setattr(module, "LIMIT", 8)
-    made, folder = at_the_front("looking")
+    made, folder = at_the_front("slow")
     states = []
-    while not folder.ended.exists():
-        states.append(made.look(TOKEN).state)
+    with monkeypatch.context() as slow:
+        slow.setattr(ssh, "FETCH_S", 0.0)
+        while not folder.ended.exists():
+            states.append(made.look(TOKEN).state)
     assert states == ["running"] * 3 + ["gone"] and folder.result("1.1").read_bytes() == b"result"
-    made, folder = at_the_front("fetching")
-    made.fetch(TOKEN)
+    made, folder = at_the_front("quick")
+    assert made.look(TOKEN).state == "gone"
     assert folder.ended.exists() and folder.result("1.1").exists()

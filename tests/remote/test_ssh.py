@@ -169,13 +169,13 @@ def test_a_host_that_hangs_is_left_alone_for_longer_and_longer(layout: Layout, b
                 ask(TOKEN)
         assert time.monotonic() - began < 1  # nobody waits before the next try
         since = made.down.since
-        made._not_before = 0.0
+        made.down = replace(made.down, until=0.0)
         with pytest.raises(Unreachable):
             made.void(TOKEN)
         assert 50 < made.down.next_try_at - time.time() <= 60 and made.down.since == since
     finally:
         box.resume()
-    made._not_before = 0.0
+    made.down = replace(made.down, until=0.0)
     assert made.look(TOKEN).words == "forgotten" and made.down is None
     made.link.hang_up()
 
