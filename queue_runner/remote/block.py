@@ -226,7 +226,7 @@ def fetch(source: RunDir, target: RunDir, *, whole: bool) -> list[str]:
         with replacing(target.path / file, durable=True) as partial:
             partial.write_bytes(data)
     with outputs.replacing_folder(target.out) as out:
-        return outputs.copy(source.out, out)
+        return outputs.copy(outputs.or_before(source.out), out)
 
 
 def _append_new(source: Path, target: Path) -> None:

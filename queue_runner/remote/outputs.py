@@ -17,6 +17,7 @@ from queue_runner.text import cut, one_line
 
 NOTE = "output_left_out"
 _SHOWN = 3
+_OLD = ".old"
 UNFIT = {
     *(errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ, errno.EFBIG),
     *(errno.ELOOP, errno.EISDIR, errno.ENOTDIR, errno.EEXIST),
@@ -69,15 +70,21 @@ def copy(source: Path, target: Path) -> list[str]:
 @contextlib.contextmanager
 def replacing_folder(target: Path) -> Iterator[Path]:
     """Yield the path of a new folder, which takes the place of `target` when the block ends; without it, `target` is
-    removed. After an error `target` is as it was. Raises: OSError."""
-    new, old = (target.with_name(f"{target.name}.{which}") for which in ("new", "old"))
+    removed. After an error `target` is as it was, and after a kill what `or_before` says. Raises: OSError."""
+    new, old = target.with_name(f"{target.name}.new"), target.with_name(f"{target.name}{_OLD}")
     shutil.rmtree(new, ignore_errors=True)
     yield new
+    if target.exists():
+        shutil.rmtree(old, ignore_errors=True)
+        target.rename(old)
+    with contextlib.suppress(FileNotFoundError):
+        new.rename(target)
     shutil.rmtree(old, ignore_errors=True)
-    for path, place in ((target, old), (new, target)):
-        with contextlib.suppress(FileNotFoundError):
-            path.rename(place)
-    shutil.rmtree(old, ignore_errors=True)
+
+
+def or_before(folder: Path) -> Path:
+    """Return a folder, or the one that was there before where it is missing: between two names (replacing_folder)."""
+    return folder if folder.exists() else folder.with_name(f"{folder.name}{_OLD}")
 
 
 def note(left_out: Collection[str]) -> list[tuple[str, str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -202,6 +203,32 @@ def test_a_file_that_does_not_answer_is_read_again(
         with pytest.raises(OSError, match=os.strerror(errno.ESTALE)):
             block.fetch(folder.run("1.1"), RunDir(tmp_path / "here"), whole=True)
     assert block.fetch(folder.run("1.1"), RunDir(tmp_path / "here"), whole=True) == []
+
+
+def test_a_node_that_is_killed_while_it_replaces_a_checkpoint_leaves_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between two renames there is no folder of that name."""
+    there, here = RunDir(tmp_path / "there"), RunDir(tmp_path / "here")
+    there.out.mkdir(parents=True)
+    (there.out / "ckpt.bin").write_text("one")
+    rename = Path.rename
+
+    def killed(path: Path, target: Path) -> Path:
+        return 1 / 0 if path.suffix == ".new" else rename(path, target)  # type: ignore[return-value]
+
+    for step in ("two", "three"):  # as after a start that was killed as well
+        with monkeypatch.context() as patch, contextlib.suppress(ZeroDivisionError):
+            patch.setattr(Path, "rename", killed)
+            with outputs.replacing_folder(there.out) as new:
+                new.mkdir()
+                (new / "ckpt.bin").write_text(step)
+        assert not there.out.exists()
+        block.fetch(there, here, whole=True)
+        assert (here.out / "ckpt.bin").read_text() == "one"
+    with outputs.replacing_folder(there.out) as new:
+        new.mkdir()
+    assert [path.name for path in there.path.iterdir()] == ["out"]
 
 
 @needs_linux
