@@ -59,13 +59,6 @@ class TravellingQuestion(Struct, forbid_unknown_fields=True):
 FIELDS = TravellingQuestion.__struct_fields__
 ADDED = {"seed_by_round"}
 """Fields that earlier versions did not write: no stored hash counts them."""
-LEFT = frozenset(
-    [
-        *("cwd", "env", "env_file", "python", "script", "copy", "allow_changed", "allow_daemons", "stall_s", "root"),
-        *("inside", "secrets", "preflight", "metrics", "on", "merged", "lane", "affinity", "within"),
-    ]
-)
-"""The place, the environment, and what only matters before a run: in no bundle."""
 
 
 def check(data: Any) -> dict[str, Any]:
