@@ -341,7 +341,8 @@ def assessed(content: RunContent, bundle: Content) -> Assessment:
     """Return the summary and the taints of a run of a bundle."""
     run, rows = content.run, content.rows
     end = rows["exits"][0] if rows["exits"] else None
-    exit_ = RunEnd() if end is None else RunEnd(real_s=end.real_s, slept_s=end.slept_s, paused_s=end.paused_s)
+    times = {} if end is None else {"real_s": end.real_s, "slept_s": end.slept_s, "paused_s": end.paused_s}
+    exit_ = known_fields({**json.loads(end.exit_json if end is not None else "{}"), **times}, RunEnd)
     ending = Ending(Outcome(run.outcome), run.exit_code, run.signal, run.reason or "")
     before = bundle.runs.get(run.resumed_from or 0)
     shares = [row.value for row in rows["metrics"] if row.name == SHARE and row.value is not None]

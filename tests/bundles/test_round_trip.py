@@ -66,6 +66,14 @@ def test_points_arrive_bit_for_bit_and_make_the_same_report(tmp_path: Path) -> N
     assert "wrong_result" in {row[1] for row in after["taints"]}
 
 
+def test_a_run_has_the_marks_of_its_record_of_the_end(tmp_path: Path) -> None:
+    store, there = sender(tmp_path / "a"), receiver(tmp_path / "b")
+    record = json.dumps({"exit_code": 0, "real_s": 60.0, "started_at": 1e9, "ended_at": 1e9 + 3660.0})
+    store.db.execute("UPDATE exits SET exit_json = ? WHERE run_id = 1", [record])
+    merged(there, exported(store))
+    assert [row[0] for row in content(there.db)["taints"] if row[1] == "clock_step"] == [1]
+
+
 def test_the_same_content_gives_the_same_bytes_and_merges_once(tmp_path: Path) -> None:
     store, there = sender(tmp_path / "a"), receiver(tmp_path / "b")
     data = exported(store)
