@@ -73,9 +73,9 @@ class Cleaner:
             words = line.split()
         return self._text(" ".join(self.words(words)))
 
-    def text(self, text: str, most: int = MOST_TEXT) -> str:
+    def text(self, text: str) -> str:
         """Clean a text of several lines, and shorten it."""
-        return self._text(redact.replaced([text], self.hidden)[0], most)
+        return self._text(redact.replaced([text], self.hidden)[0])
 
     def name(self, text: str | None) -> str | None:
         """Clean a name: one line without what a page would take for markup."""
@@ -84,9 +84,9 @@ class Cleaner:
         line = re.sub("[<>]", "_", one_line(self.text(text)))
         return "".join(letter for letter in line if letter.isprintable())[:MOST_NAME]
 
-    def _text(self, text: str, most: int = MOST_TEXT) -> str:
+    def _text(self, text: str) -> str:
         text = self._home.sub(HOME, plain(text.encode("utf-8", "replace").decode()))
-        return text if len(text) <= most else text[: most - 1] + "…"
+        return text if len(text) <= MOST_TEXT else text[: MOST_TEXT - 1] + "…"
 
     def tree(self, value: Any, name: str = "", depth: int = 0) -> Any:
         """Clean a JSON value: texts and keys, and whole values under a key that names the environment."""

@@ -90,7 +90,6 @@ FROM_SPEC = (
     *("gpus", "cores", "threads", "warmup", "prepare"),
 )
 """Columns of RUNS that are parts of the specification and not columns of v_run."""
-NOT_EXPORTED = ("spec_json",)
 _OFFSET = f"CASE WHEN offset < {OWN_NOTE} THEN offset END"
 """Notes and metrics of the queue itself have no line in a file."""
 _FREE_TEXT = frozenset({"name", "tags", "reason", "blocked_reason", "note", "log_name"})
