@@ -89,11 +89,9 @@ def _draw(part: Any, comparison: Comparison) -> None:
     if "speedup" in axes:
         _speedups(axes["speedup"], comparison, axes["runs"])
     if "time" in axes:
-        _lines(axes["time"], comparison, lambda run: [(p.i, p.dur_s) for p in run.points])
-        _name_times(axes["time"], comparison)
+        _times(axes["time"], comparison)
     if "loss" in axes:
-        _lines(axes["loss"], comparison, lambda run: [(p.i, p.loss) for p in run.points if p.loss is not None])
-        _evaluations(axes["loss"], comparison)
+        _losses(axes["loss"], comparison)
     if len(mosaic) > 1:
         handles, names = _legend(comparison, {"time", "loss"} & {*axes})
         part.legend(handles, names, loc="outside lower center", ncols=3, fontsize=9)
@@ -205,31 +203,28 @@ def _lines(axes: Any, comparison: Comparison, values: Callable[[PlotRun], Sequen
     axes.set_xlabel("iteration")
 
 
-def _name_times(axes: Any, comparison: Comparison) -> None:
-    """Label the axis of times, logarithmic where they differ much, and circle the iterations that were not measured."""
+def _marks(
+    axes: Any, comparison: Comparison, values: Callable[[PlotRun], Sequence[tuple[int, float]]], **look: Any
+) -> None:
+    """Draw a mark at some values of each run."""
+    for n, (_, runs) in enumerate(comparison.rows):
+        drawn = [value for run in runs for value in values(run)]
+        x, y = [i for i, _ in drawn], [value for _, value in drawn]
+        axes.plot(x, y, linestyle="", markeredgecolor=_style(n)["color"], **look)
+
+
+def _times(axes: Any, comparison: Comparison) -> None:
+    """Draw the times, logarithmic where they differ much, and circle the iterations that were not measured."""
     times = [point.dur_s for point in comparison.points]
     factor, unit = _scale(sorted(times)[: max(1, len(times) * 9 // 10)])
-    for line in axes.lines:
-        line.set_ydata([value * factor for value in line.get_ydata()])
-    for n, (_, runs) in enumerate(comparison.rows):
-        others = [point for run in runs for point in run.points if not point.measured]
-        axes.plot(
-            [point.i for point in others],
-            [point.dur_s * factor for point in others],
-            linestyle="",
-            marker="o",
-            markersize=4,
-            markerfacecolor="none",
-            markeredgecolor=_style(n)["color"],
-            markeredgewidth=0.7,
-        )
-    axes.relim()
+    _lines(axes, comparison, lambda run: [(p.i, p.dur_s * factor) for p in run.points])
+    not_measured = {"marker": "o", "markersize": 4, "markerfacecolor": "none", "markeredgewidth": 0.7}
+    _marks(axes, comparison, lambda r: [(p.i, p.dur_s * factor) for p in r.points if not p.measured], **not_measured)
     positive = [time for time in times if time > 0]
     logarithmic = bool(positive) and max(positive) > LOG_FROM * min(positive)
     if logarithmic:
         axes.set_yscale("log")
-    axes.autoscale_view()
-    if logarithmic:
+        axes.autoscale_view()
         _plain_ticks(axes.yaxis)
     elif positive:
         axes.margins(y=0.1)
@@ -237,18 +232,9 @@ def _name_times(axes: Any, comparison: Comparison) -> None:
     axes.set_title("time of each iteration")
 
 
-def _evaluations(axes: Any, comparison: Comparison) -> None:
-    for n, (_, runs) in enumerate(comparison.rows):
-        for run in runs:
-            axes.plot(
-                [i for i, _ in run.evals],
-                [value for _, value in run.evals],
-                linestyle="",
-                marker="D",
-                markersize=6,
-                markerfacecolor="white",
-                markeredgecolor=_style(n)["color"],
-            )
+def _losses(axes: Any, comparison: Comparison) -> None:
+    _lines(axes, comparison, lambda run: [(p.i, p.loss) for p in run.points if p.loss is not None])
+    _marks(axes, comparison, lambda run: run.evals, marker="D", markersize=6, markerfacecolor="white")
     axes.set_ylabel("loss (nats)")
     axes.set_title("loss of each iteration's batch")
 
