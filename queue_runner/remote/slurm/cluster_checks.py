@@ -40,31 +40,22 @@ _VERSION = "import sys, queue_runner.remote.node; print(queue_runner.__version__
 
 def of_cluster(profile: Profile, *, smoke: bool) -> Iterator[Check]:
     """Run all checks of the cluster of a profile."""
-    failed = False
-    for check in _of_all(profile):
-        failed = failed or check.verdict == "fail"
-        yield check
+    checks = [*_cluster(profile), _folder(profile), _python(profile)]
+    yield from checks
     if not smoke:
         yield Check("node", "ok", "not tried: --smoke sends a job of a minute that examines its node")
-    elif failed:
+    elif any(check.verdict == "fail" for check in checks):
         yield Check("node", "warn", "not tried, since a check failed", "fix the failed check, then rerun with --smoke")
     else:
         yield _node(profile)
 
 
-def _of_all(profile: Profile) -> Iterator[Check]:
-    missing = [program for program in PROGRAMS if shutil.which(program) is None]
-    if missing:
+def _cluster(profile: Profile) -> Iterator[Check]:
+    if missing := [program for program in PROGRAMS if shutil.which(program) is None]:
         fix = "run mpsq on a login node of the cluster, or add the folder of Slurm's commands to PATH"
         yield Check("commands", "fail", f"there is no Slurm here: {', '.join(missing)} not on PATH", fix)
-    else:
-        yield Check("commands", "ok", ", ".join(PROGRAMS))
-        yield from _cluster(profile)
-    yield _folder(profile)
-    yield _python(profile)
-
-
-def _cluster(profile: Profile) -> Iterator[Check]:
+        return
+    yield Check("commands", "ok", ", ".join(PROGRAMS))
     begin = time.monotonic()
     try:
         blocks = units.counted(len(commands.blocks(profile)), "block")
