@@ -31,10 +31,6 @@ _PARTS_MOST = 64
 _LEFT_OUT = "left-out-{run}.json"
 
 
-class _Unfit(Exception):
-    """A file that a job may have written and that is not taken: its name, or its size, cannot be here."""
-
-
 class Mirror:
     """The local copy of a block. Only the thread of its target uses it."""
 
@@ -83,17 +79,10 @@ class Mirror:
                 write_json(place / BEGAN, times)
         limit = LIMIT
         for number, (name, offset, count) in enumerate(state.files, start=1):
-            self._check_path(name)
             limit -= count
             if limit < 0:
                 raise Refused(f"the box sent more than the {LIMIT:,} bytes that it was asked for")
-            taken = None
-            try:
-                taken = self._open(name, offset, count)
-            except _Unfit:
-                self._leave_out(name)
-            else:
-                self._sizes[_budget(name)] += count
+            taken = self._place(name, offset, count)
             self._append(taken, count, read)
             is_whole = not state.more or number < len(state.files)
             if taken is not None and taken.name == _PART and is_whole:
@@ -118,18 +107,14 @@ class Mirror:
         if path is not None:
             flush(path)
 
-    def _check_path(self, name: str) -> None:
-        """Check the path of a file in the block. Raises: Refused."""
+    def _place(self, name: str, offset: int, count: int) -> Path | None:
+        """Return the path of a file here that takes these bytes, whose folder exists then. When it cannot take them, a
+        file of a run's output is left out: None. Raises: Refused for another one, or one of no run; OSError."""
         parts = name.split("/")
         ours = len(parts) > 2 and parts[0] == "runs" and parts[1] in self._runs and parts[2:] != [BEGAN]
         if not ours or any(part in ("", ".", "..") or "\0" in part for part in parts):
             raise Refused(f"the box sent a file that belongs to no run of the block: {name[:80]!r}")
-
-    def _open(self, name: str, offset: int, count: int) -> Path:
-        """Return the path of a file here, whose folder exists then. Raises: Refused, or for a file of a run's output
-        _Unfit, when it cannot take these bytes; OSError."""
-        parts, budget = name.split("/"), _budget(name)
-        _, of_job = budget
+        budget = _, of_job = _budget(name)
         path = self._folder.path / name
         path = path.with_name(_PART) if parts[2:] == [RESULT] else path
         why = f"no file can have its name: {name[:80]!r}"
@@ -148,18 +133,19 @@ class Mirror:
                         path.unlink(missing_ok=True)  # its beginning alone is useless
                         self._sizes[budget] -= size
                 else:
+                    self._sizes[budget] += count
                     return path
         except UnicodeEncodeError:
             pass
         except OSError as error:
             if error.errno not in UNFIT:
                 raise
-        raise _Unfit(why) if of_job else Refused(f"the box sent what cannot be here: {why}")
-
-    def _leave_out(self, name: str) -> None:
+        if not of_job:
+            raise Refused(f"the box sent what cannot be here: {why}")
         _, run, _, below = name.split("/", 3)
         files = sorted({*left_out(self._folder, run), below})
         write_json(self._folder.path / _LEFT_OUT.format(run=run), {"files": files})
+        return None
 
 
 def _budget(name: str) -> tuple[str, bool]:

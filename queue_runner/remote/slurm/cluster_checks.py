@@ -97,9 +97,7 @@ def _python(profile: Profile) -> Check:
     fix = f"install this checkout or wheel there ({python} -m pip install PATH), or mpsq config set "
     fix += f"on.{profile.name}.python PATH"
     code = checkout()
-    env = {**os.environ, **({"PYTHONPATH": str(code)} if code else {})}
-    if not code:
-        env.pop("PYTHONPATH", None)
+    env = {**os.environ, "PYTHONPATH": str(code or "")}
     try:
         done = subprocess.run(
             [python, "-c", _VERSION], cwd="/", env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True,
