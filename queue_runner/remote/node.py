@@ -31,7 +31,7 @@ from msgspec.structs import replace
 
 from queue_runner.atomic_file import flush, replacing
 from queue_runner.bundles import run_result
-from queue_runner.control import checkpoints
+from queue_runner.control import cancellation, checkpoints
 from queue_runner.errors import MpsqError
 from queue_runner.host import lane_list, lane_locks, locks, redact, wakeup
 from queue_runner.host.boot import boot_id
@@ -45,7 +45,7 @@ from queue_runner.remote.block_store import BlockRun
 from queue_runner.remote.fence import FenceHolder, take_fence
 from queue_runner.remote.json_files import read_struct, write_json
 from queue_runner.spec import OF_NODE, JobSpec
-from queue_runner.store import jobs, lane_claims, migrate, resolve
+from queue_runner.store import jobs, lane_claims, migrate
 from queue_runner.store.engine import looking, open_engine, writing
 
 STEP_S = 0.5
@@ -203,11 +203,7 @@ class Node:
         with contextlib.suppress(FileNotFoundError):
             names = {path.name for path in self._folder.cancels.iterdir()} - self._cancelled
         for name in sorted(names & {run.name for run in self._instructions.runs}):
-            with writing(self._engine) as connection:
-                ids = [run.id for run in resolve.runs_of(connection, [parse_selector(name)])]
-                requested = jobs.request_cancel(connection, ids, actor="user")
-            if any(run.state is State.RUNNING for run in requested):
-                RunDir(self._layout.runs / name).request_cancel("user")
+            cancellation.cancel(self._layout, [parse_selector(name)], grace_s=None, within_s=0.0)
             self._cancelled.add(name)
 
     def _export(self) -> list[BlockRun]:
