@@ -258,13 +258,12 @@ class Node:
             target.path.mkdir(mode=0o700, exist_ok=True)
             write_json(target.path / "began.json", {"at": row.claimed_at, "started": row.started_at})
             self._begun[name] = row.started_at
-        left_out = block.fetch(source, target, whole=row.state == State.DONE)
-        if row.state != State.DONE:
+        is_taken = self._is_taken(row) if row.state == State.DONE else None
+        left_out = block.fetch(source, target, whole=is_taken is not None)
+        if is_taken is None:
             if row.job_id in self._resumed:
                 with contextlib.suppress(checkpoints.Gone):  # the job has replaced it meanwhile
                     self._publish_checkpoint(name)
-            return
-        if (is_taken := self._is_taken(row)) is None:
             return
         for stream in block.STREAMS:
             with contextlib.suppress(FileNotFoundError):
