@@ -455,15 +455,14 @@ class Dispatcher:
             except (Unreachable, OSError):
                 self._silent.add(token)  # a worker that runs until idle does not wait for it
 
-    def _say_silent(self, lane: str, target: Target, why: object, again_s: float | None = None) -> None:
+    def _say_silent(self, lane: str, target: Target, why: object, again_s: float = 0.0) -> None:
         """Store since when the target does not answer, and when it is asked again: after `again_s` seconds at the
         earliest."""
         if self._stopping:
             return  # its call may be one that this worker has ended
         now, down = time.time(), target.down
         since = self._silent_since.setdefault(lane, now if down is None else down.since)
-        earliest = now + (target.profile.poll_s if again_s is None else again_s)
-        at = earliest if down is None else down.next_try_at if again_s is None else max(down.next_try_at, earliest)
+        at = max(now + again_s, now + target.profile.poll_s if down is None else down.next_try_at)
         reason = f"{target.kind} does not answer since {clock(since, now)}: {why}"
         before = self._blocked.get(lane)
         if down is None and before is not None and before.reason == reason and now < (before.next_try_at or 0.0):
