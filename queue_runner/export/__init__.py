@@ -10,7 +10,7 @@ EXTENSION = Extension(
             "--plot",
             "FILE",
             "Draw the runs, their speedups, time and loss: a .png or .svg file.",
-            "queue_runner.export.plot_option:write_plot",
+            "queue_runner.export.picture:write_plot",
         ),
     ),
 )

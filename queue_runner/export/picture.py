@@ -1,4 +1,4 @@
-"""A plot as a PNG or SVG file, by matplotlib. Every iteration is drawn; lines are not simplified."""
+"""`mpsq report --plot FILE`: a PNG or SVG file, by matplotlib. Every iteration is drawn; lines are not simplified."""
 
 from __future__ import annotations
 
@@ -6,13 +6,17 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from queue_runner import atomic_file
+from queue_runner import atomic_file, reports
 from queue_runner.analysis.grouping import Arm
 from queue_runner.analysis.rounds import Verdict
+from queue_runner.cli.common import say
+from queue_runner.cli.report import ReportRequest
 from queue_runner.errors import UsageError
+from queue_runner.export import plot_data
 from queue_runner.export.formats import need
 from queue_runner.export.plot_data import LOG_FROM, Comparison, Plot, PlotRun
 from queue_runner.reports._common import arm_tables
+from queue_runner.store.read import reading
 from queue_runner.tables import elide
 from queue_runner.text import one_line
 
@@ -41,6 +45,26 @@ _SETTINGS = {
     "axes.axisbelow": True,
     "legend.frameon": False,
 }
+
+
+def write_plot(path: str, request: ReportRequest) -> None:
+    """Draw the rows of the report.
+
+    Raises: UsageError, and OSError when the file cannot be written.
+    """
+    if request.submit or request.format != "table" or request.name != reports.DEFAULT:
+        raise UsageError(
+            "--plot draws the default report and cannot be combined with another report or format, or --submit",
+            "mpsq report g4 --plot g4.png",
+        )
+    file = Path(path)
+    check(file)
+    with reading(request.layout.db) as connection:
+        plot = plot_data.read(connection, request.options)
+    write(plot, file)
+    say(f"wrote {file}: {plot.size}")
+    for note in [*plot.notes, *plot_data.without_numbers(plot)]:
+        say(note)
 
 
 def check(path: Path) -> None:
