@@ -63,7 +63,7 @@ def write_plot(path: str, request: ReportRequest) -> None:
         plot = plot_data.read(connection, request.options)
     write(plot, file)
     say(f"wrote {file}: {plot.size}")
-    for note in [*plot.notes, *plot_data.without_numbers(plot)]:
+    for note in plot.notes:
         say(note)
 
 

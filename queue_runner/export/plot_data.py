@@ -66,7 +66,7 @@ class Comparison(Struct, frozen=True):
 
 
 class Plot(Struct, frozen=True):
-    """`notes` are sentences about comparisons that are not drawn."""
+    """`notes` are sentences about comparisons and runs that are not drawn."""
 
     comparisons: Sequence[Comparison]
     notes: Sequence[str] = field(default_factory=list)
@@ -94,7 +94,11 @@ def read(connection: sqlite3.Connection, options: Options) -> Plot:
     if left := len(ended) - len(shown):
         which = "mpsq report g4 --plot or --where select runs" if not options.chosen else "select fewer runs"
         notes.append(f"{units.counted(left, 'older comparison')} not drawn: {which}")
-    return Plot([_comparison(family, context) for family in shown], notes)
+    comparisons = [_comparison(family, context) for family in shown]
+    runs = [run for comparison in comparisons for run in comparison.runs]
+    if bare := [run.name for run in runs if run.value_s is None and not run.points]:
+        notes.append(f"ended without numbers, and not drawn: {', '.join(bare)}")
+    return Plot(comparisons, notes)
 
 
 def _comparison(family: Family, context: Context) -> Comparison:
@@ -122,11 +126,3 @@ def _by_run(
     for run_id, *values in tuples(context.connection, sql, context.options.iters or (0, 2**62)):
         rows.setdefault(run_id, []).append(kind(*values))
     return rows
-
-
-def without_numbers(plot: Plot) -> list[str]:
-    """Name the runs that ended without a number to draw."""
-    bare = [
-        run.name for comparison in plot.comparisons for run in comparison.runs if run.value_s is None and not run.points
-    ]
-    return [f"ended without numbers, and not drawn: {', '.join(bare)}"] if bare else []
