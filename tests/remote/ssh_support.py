@@ -34,6 +34,7 @@ UsePAM no
 PasswordAuthentication no
 KbdInteractiveAuthentication no
 LogLevel VERBOSE
+AcceptEnv LANG LC_*
 """
 _SSH = """\
 Host box
@@ -44,6 +45,7 @@ Host box
     IdentitiesOnly yes
     UserKnownHostsFile {folder}/known_hosts
     GlobalKnownHostsFile /dev/null
+    SendEnv LANG LC_*
 """
 _PYTHON = """\
 #!/bin/sh

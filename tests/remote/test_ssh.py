@@ -23,8 +23,8 @@ from queue_runner.control import cancellation
 from queue_runner.model import parse_selector
 from queue_runner.monitor import explanation, queue_status
 from queue_runner.paths import Layout
-from queue_runner.remote.box import MOST_ENDS, MOST_STARTS
-from queue_runner.remote.link import CONNECT_S
+from queue_runner.remote.box import MARK, MOST_ENDS, MOST_STARTS
+from queue_runner.remote.link import CONNECT_S, Link
 from queue_runner.remote.ssh import Ssh
 from queue_runner.remote.target import NotSent, Refused, Unreachable
 from queue_runner.store import read
@@ -124,6 +124,13 @@ def test_blocks_come_back_as_runs_of_the_box_one_block_after_the_other(front: Qu
     assert (folder / "out/a/file").read_text() == "kept\n"
     assert front.written() == ["b", "e"] * 3  # one block waits for the other on the box
     assert not box.base.exists() and not [*front.layout.blocks.glob("[!.]*")]  # nothing is left of the blocks
+
+
+def test_a_box_has_a_locale_of_its_own(box: Box) -> None:
+    """Debian's ssh sends the variables of one, which jobs there would have."""
+    say = f"import json, os; print({MARK.decode()!r} + json.dumps({{'is': os.environ.get('LC_ALL')}}))"
+    with Link("box", str(box.python), "", ("-F", str(box.config))).run(["-c", say]) as answered:
+        assert answered.answer == {"is": None}
 
 
 @fault
