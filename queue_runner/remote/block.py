@@ -27,6 +27,7 @@ from msgspec import Struct, ValidationError, convert
 
 from queue_runner.atomic_file import replacing
 from queue_runner.config_file import KEYS, Config
+from queue_runner.host.filesystem import open_regular
 from queue_runner.host.run_dir import RunDir, read_regular
 from queue_runner.host.warden_records import Time
 from queue_runner.paths import Below
@@ -232,7 +233,7 @@ def fetch(source: RunDir, target: RunDir, *, whole: bool) -> list[str]:
 def _append_new(source: Path, target: Path) -> None:
     """Append to `target` the bytes of `source` beyond its size, if it can be read. Raises: OSError."""
     try:
-        stream = os.fdopen(os.open(source, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC), "rb")
+        stream = os.fdopen(open_regular(source), "rb")
     except OSError as error:
         if error.errno in _UNREADABLE:
             return

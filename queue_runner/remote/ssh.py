@@ -173,10 +173,6 @@ class Ssh(Target):
             super().request(token, name)
             self._known.setdefault(token, _Known()).due = 0.0
 
-    def end(self, token: str, *, hard: bool) -> None:
-        """Ask for the end of a block. Raises: OSError."""
-        self.request(token, "stop")
-
     def abort(self) -> None:
         """End the call that another thread waits for, and any later one."""
         self.link.abort()

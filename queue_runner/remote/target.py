@@ -129,8 +129,8 @@ class Target:
         (self.folder(token).path / name).touch()
 
     def end(self, token: str, *, hard: bool) -> None:
-        """Ask for the end of a block: of its supervisor, or (hard) of everything. Raises: Unreachable."""
-        raise NotImplementedError
+        """Ask for the end of a block: of its supervisor, or (hard) of everything. Raises: Unreachable, OSError."""
+        self.request(token, "stop")
 
     def remove(self, token: str) -> None:
         """Remove the folder of a block that is over. Raises: OSError, Unreachable."""

@@ -61,17 +61,16 @@ class Slurm(Target):
             raise error.with_traceback(None) from None  # else it grows by a frame each time
 
     def _ask(self, answer: Future[dict[str, Seen]]) -> None:
-        states: dict[str, Seen] = {}
-        problem: Exception | None = None
+        states: dict[str, Seen] | Exception
         try:
             states = commands.blocks(self.profile)
         except Exception as error:
-            problem = error
+            states = error
         self._due = time.monotonic() + self.profile.poll_s  # first: squeue may take longer than that
-        if problem is None:
-            answer.set_result(states)
+        if isinstance(states, Exception):
+            answer.set_exception(states)
         else:
-            answer.set_exception(problem)
+            answer.set_result(states)
 
     def ending(self, token: str, *, signalled: bool) -> Ending | None:
         """Return how Slurm ended a block; None before that. Raises: Unreachable."""
