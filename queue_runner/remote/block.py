@@ -98,14 +98,12 @@ class Instructions(Struct):
     runs: list[PlannedRun]
     environments: dict[str, dict[str, str]]
     token: str
-    lane: str
     to: str
     settings: str
     box: bool = False
     local: str = ""
     whole: bool = True
     origins: dict[str, str] = {}
-    v: int = 1
 
 
 class Beginning(Struct, frozen=True):

@@ -238,7 +238,6 @@ class Dispatcher:
                         ids,
                         environments=environments,
                         token=token,
-                        lane=lane,
                         to=name,
                         settings=block.settings_of_a_node(self._config),
                         box=target.box,

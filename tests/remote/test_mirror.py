@@ -193,7 +193,7 @@ def test_a_block_whose_results_are_still_coming_is_not_gone(
         folder = made.folder(TOKEN)
         folder.path.mkdir(parents=True)
         run = PlannedRun(job_id=1, number=1, repeat=1, attempt=1, position=1, created_at=0.0)
-        write_json(folder.instructions, Instructions(1, "", 0, [], [run], {}, TOKEN, "", "box", "", box=True))
+        write_json(folder.instructions, Instructions(1, "", 0, [], [run], {}, TOKEN, "box", "", box=True))
         return made, folder
 
     monkeypatch.setattr(Link, "call", call)
