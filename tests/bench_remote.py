@@ -27,7 +27,7 @@ FOLLOWED_S = 10.0
 LIMIT_S = 600.0
 _SBATCH = """\
 #!/bin/sh
-for word in "$@"; do case "$word" in --comment=*) token=${{word#--comment=}};; esac; done
+for word in "$@"; do case "$word" in --job-name=*) token=${{word#--job-name=}};; esac; done
 echo "1|RUNNING|None|n1|N/A|$token" >> {file}
 echo 1
 """

@@ -1,8 +1,8 @@
 """The remote lanes of a queue: send what may start as a block, follow it, store what comes back (docs/remote.md).
 
 All that is known of a block is in the database: a run that was sent has the token of its block. The scheduler knows the
-token as a comment, and the block's fence says whether it was ever started. A worker that dies anywhere leaves one of
-these.
+token as the name of a job, and the block's fence says whether it was ever started. A worker that dies anywhere leaves
+one of these.
 """
 
 from __future__ import annotations

@@ -272,7 +272,7 @@ def test_a_block_that_waits_is_cancelled_and_never_starts(front: Queue, cluster:
     until(lambda: "PENDING" in explain(front, f"{job}.1"), "a block that waits", LIMIT_S)
     found = cancellation.cancel(front.layout, [parse_selector(str(job))], grace_s=None, within_s=60.0)
     assert [one.result for one in found] == [cancellation.CancelResult.CANCELLED] * 2
-    until(lambda: "mpsq" not in cluster.ask("squeue", "-h", "-o", "%k"), "an empty cluster")
+    until(lambda: "mpsq" not in cluster.ask("squeue", "-h", "-o", "%j"), "an empty cluster")
     cluster.ask("scancel", "--full", "--user", str(os.getuid())) if os.getuid() else cluster.ask("scancel", "1", "2")
     until(lambda: not cluster.ask("squeue", "-h", "-t", "PD,R,CG"), "an empty cluster")
     assert front.written() == []

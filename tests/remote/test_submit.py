@@ -15,6 +15,7 @@ from queue_runner.errors import ConfigError, UsageError
 from queue_runner.remote import placement
 from queue_runner.remote.profile import Profile, find_profile
 from queue_runner.remote.slurm import commands
+from queue_runner.remote.slurm.cluster import Slurm
 from queue_runner.spec import JobSpec
 from queue_runner.submit import plan
 from tests.submit_support import requested
@@ -86,8 +87,8 @@ def test_the_state_of_a_block_that_waits_says_why_and_when_it_is_expected_to_sta
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lines = [
-        "7|PENDING|Resources||2030-01-02T03:04:05|mpsq:a",
-        "8|PENDING|Priority||N/A|mpsq:b",
+        "7|PENDING|Resources||2030-01-02T03:04:05|mpsq-a",
+        "8|PENDING|Priority||N/A|mpsq-b",
         "9|RUNNING|None|n1|x|o",
     ]
     (tmp_path / "squeue").write_text("#!/bin/sh\ncat $SLURM_CONF\n")
@@ -101,6 +102,17 @@ def test_the_state_of_a_block_that_waits_says_why_and_when_it_is_expected_to_sta
         "a": "PENDING (Resources), expected to start at 2030-01-02 03:04",
         "b": "PENDING (Priority)",
     }
+
+
+def test_a_block_has_the_comment_that_its_cluster_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "sbatch").write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" > {tmp_path}/words\necho 7\n')
+    (tmp_path / "sbatch").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    cluster = Slurm(Profile(name="slurm", folder=str(tmp_path), sbatch="--comment=project-7"))
+    cluster.folder("a" * 32).path.mkdir()
+    assert cluster.send("a" * 32, {}) == "7"
+    words = (tmp_path / "words").read_text().splitlines()
+    assert [word for word in words if word.startswith("--comment")] == ["--comment=project-7"]
 
 
 def test_a_batch_script_sets_up_its_shell_and_wraps_the_interpreter(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ class Slurm(Target):
         profile = self.profile.for_block(options)
         script.write_text(commands.batch_script(profile, "queue_runner.remote", str(folder.path)))
         words = ["sbatch", *commands.resources(profile), *commands.OURS, "--parsable"]
-        words += [f"--comment={commands.PREFIX}{token}", f"--job-name=mpsq-{token[:8]}", "--open-mode=append"]
+        words += [f"--job-name={commands.PREFIX}{token}", "--open-mode=append"]
         words += [f"--output={folder.log}", f"--chdir={folder.path}"]
         try:
             answer = commands.call(profile, [*words, str(script)])

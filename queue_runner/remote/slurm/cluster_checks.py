@@ -125,7 +125,7 @@ def _node(profile: Profile) -> Check:
         question = ("hello", __version__, profile.local, "0" * 32)
         script.write_text(commands.batch_script(profile, "queue_runner.remote.box", *question))
         options = [*commands.resources(replace(profile, time_s=60.0)), *commands.OURS, "--parsable"]
-        options += ["--job-name=mpsq-doctor", f"--output={log}", f"--chdir={folder}", str(script)]
+        options += ["--job-name=doctor-of-mpsq", f"--output={log}", f"--chdir={folder}", str(script)]
         job = commands.call(profile, ["sbatch", *options]).strip().partition(";")[0]
         answer, state = _wait_for_answer(profile, log, job)
         if answer is not None and "error" not in answer:

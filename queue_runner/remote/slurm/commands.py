@@ -26,7 +26,8 @@ from queue_runner.times import clock
 
 LIMIT_S = 30.0
 """squeue was seen to block 18 s and sbatch 9 s while slurmctld was down (Slurm 22.05)."""
-PREFIX = "mpsq:"
+PREFIX = "mpsq-"
+"""How the name of a job begins; the token of its block follows. The comment is the user's: some clusters need one."""
 OURS = ("--nodes=1", "--ntasks=1", "--no-requeue")
 """Options that make an allocation the place of one block, after those of the user."""
 WARN_S = 120.0
@@ -88,16 +89,16 @@ def resources(profile: Profile) -> list[str]:
 def blocks(profile: Profile) -> dict[str, Seen]:
     """Return the state of every block of this user, by token. Raises: Unreachable."""
     states = {}
-    answer = call(profile, ["squeue", "--noheader", "--states=all", "--me", "--format=%i|%T|%r|%N|%S|%k"])
+    answer = call(profile, ["squeue", "--noheader", "--states=all", "--me", "--format=%i|%T|%r|%N|%S|%j"])
     for line in answer.splitlines():
-        job, state, reason, node, start, comment = (line.split("|", 5) + [""] * 6)[:6]
-        if comment.startswith(PREFIX):
+        job, state, reason, node, start, name = (line.split("|", 5) + [""] * 6)[:6]
+        if name.startswith(PREFIX):
             kind = "waiting" if state in _WAITING else "running" if state in _RUNNING else "gone"
             words = state + (f" ({reason})" if reason not in ("", "None") else "")
             if kind == "waiting":
                 with contextlib.suppress(ValueError):  # "N/A": Slurm has not planned it yet
                     words += f", expected to start at {clock(datetime.fromisoformat(start).timestamp())}"
-            states[comment.strip().removeprefix(PREFIX)] = Seen(kind, words, node, job)
+            states[name.strip().removeprefix(PREFIX)] = Seen(kind, words, node, job)
     return states
 
 
