@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import shutil
 import signal
@@ -47,6 +48,7 @@ from queue_runner.remote.json_files import read_struct, write_json
 from queue_runner.spec import OF_NODE, JobSpec
 from queue_runner.store import jobs, lane_claims, migrate
 from queue_runner.store.engine import looking, open_engine, writing
+from queue_runner.worker.throttled_log import ThrottledLog
 
 STEP_S = 0.5
 ABANDON_S = 120.0
@@ -62,6 +64,8 @@ SIGNAL_S = 5.0
 """How long a run that SIGTERM has ended is kept back. After KillWait, 30 s, Slurm kills the rest."""
 AHEAD = 2
 """Runs that a node may begin before their predecessors are published: the current one, and the next."""
+_complain = ThrottledLog(logging.getLogger(__name__).warning)
+"""Log to stderr, if it takes the text: it is a file on the disk that may be full."""
 
 
 class Node:
@@ -82,7 +86,6 @@ class Node:
         self._begun: dict[str, float | None] = {}
         self._cancelled: set[str] = set()
         self._beats = 0
-        self._complaint = ""
         self.own_lanes: list[str] = []
         """Lanes that are named after this job, and gone with it."""
 
@@ -119,9 +122,9 @@ class Node:
             elif block.is_missing(self._folder.stop) is False:
                 self.stop("stopped: the front ended the block")
             idle = bool(self._stop)
-            with self._tried_again():
+            with _tried_again():
                 idle = self._keep_worker()
-            with self._tried_again():
+            with _tried_again():
                 self._pass_on_cancels()
             remaining = self._export()
             self._permit(remaining)
@@ -216,11 +219,11 @@ class Node:
         now = next((row.name for row in rows if row.state == State.RUNNING), None)
         if block.is_missing(self._folder.path):
             return [row for row in rows if row.state != State.DONE]
-        with self._tried_again():
+        with _tried_again():
             write_json(self._folder.beat, {"count": self._beats, "run": now}, durable=False)
         for row in rows:
             if row.name not in self._exported and row.state in (State.RUNNING, State.DONE):
-                with self._tried_again():
+                with _tried_again():
                     self._pass_on(row)
         late = [row for row in rows if row.state == State.DONE and row.name not in self._exported]
         return [row for row in rows if row.state != State.DONE] + late
@@ -235,21 +238,11 @@ class Node:
         if not following or self._stop:
             return
         names = [row.name for row in remaining if row in open_ or row.run_id in following]
-        with self._tried_again():
+        with _tried_again():
             write_json(self._folder.permitted, {"runs": names})
             with writing(self._engine) as connection:
                 block_store.permit(connection, following)
             wakeup.ring(self._layout.fifo)
-
-    @contextlib.contextmanager
-    def _tried_again(self) -> Iterator[None]:
-        """Report an error once, of a full disk or a shared folder that does not answer: the next step tries again."""
-        try:
-            yield
-        except (OSError, MpsqError) as error:
-            if str(error) != self._complaint:
-                self._complaint = str(error)
-                print(f"{error}; mpsq tries again", file=sys.stderr, flush=True)
 
     def _pass_on(self, row: BlockRun) -> None:
         name, source = row.name, RunDir(self._layout.run_dir(row.name))
@@ -301,6 +294,15 @@ class Node:
         with outputs.replacing_folder(self._folder.run(name).out) as out:
             checkpoints.copy(self._layout, RunId(*map(int, name.split("."))), out)
         self._checkpoints[name] = stamp
+
+
+@contextlib.contextmanager
+def _tried_again() -> Iterator[None]:
+    """Report an error once, of a full disk or a shared folder that does not answer: the next step tries again."""
+    try:
+        yield
+    except (OSError, MpsqError) as error:
+        _complain(f"{error}; mpsq tries again")
 
 
 def about_here() -> FenceHolder:
@@ -409,5 +411,5 @@ def _say_ended(folder: block.Folder, why: str) -> None:
             write_json(folder.ended, {"why": why, "at": time.time()})
             return
         except OSError as error:
-            print(f"ended.json cannot be written: {error}", file=sys.stderr, flush=True)
+            _complain(f"ended.json cannot be written: {error}")
             time.sleep(STEP_S)

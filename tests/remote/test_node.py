@@ -8,8 +8,10 @@ import json
 import os
 import shutil
 import signal
+import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -83,12 +85,14 @@ def test_a_result_that_the_shared_folder_does_not_take_at_once_is_tried_again(
 ) -> None:
     made, folder, _ = node
 
-    def refuse(path: Path, *, durable: bool) -> None:
+    def refuse(path: object, **_: object) -> None:
         raise OSError(28, "No space left on device", str(path))
 
     before = node_module.replacing
     monkeypatch.setattr(node_module, "replacing", refuse)
-    left = made._export()
+    with monkeypatch.context() as patch:  # the log of a node is on the same disk
+        patch.setattr(sys, "stderr", SimpleNamespace(write=refuse, flush=lambda: None))
+        left = made._export()
     assert [row.name for row in left] == ["1.1"]
     assert not made._is_over(left)  # though its worker has nothing more to do
     monkeypatch.setattr(node_module, "replacing", before)
