@@ -79,6 +79,7 @@ class Dispatcher:
         self._watches: dict[str, _Watch] = {}
         self._sent: dict[str, int] = {}
         self._not_before: dict[str, float] = {}
+        self._refused: dict[str, Blocked] = {}
         self._ended: dict[str, int] = {}
         self._in_doubt: dict[str, str] = {}
         self._silent_since: dict[str, float] = {}
@@ -204,8 +205,11 @@ class Dispatcher:
                 return
             options = block_store.claimed(connection, ids[0]).spec.on
             first = block_store.waits_for_preflight(connection, ids[0])
-        name = options["to"]
+        name, submission = options["to"], lane.rpartition("-")[0]
         if time.monotonic() < self._not_before.get(name, 0.0):
+            return
+        if time.monotonic() < self._not_before.get(submission, 0.0):
+            self._say(lane, self._refused[submission])
             return
         self._renew(name)
         target = self._target_of(name)
@@ -266,7 +270,9 @@ class Dispatcher:
         except Refused as error:
             if self._take_back(lane, token, target, str(error)):
                 refusal = f"{target.kind} refuses the block: {error}; it is tried again every {TRY_AGAIN_S:.0f} s"
-                self._say(lane, Blocked(refusal))
+                self._refused[submission] = Blocked(refusal)  # of its other blocks, too: a limit on jobs may be reached
+                self._not_before[submission] = self._not_before[lane]
+                self._say(lane, self._refused[submission])
                 shutil.rmtree(target.folder(token).path, ignore_errors=True)
             return
         except Unreachable as error:

@@ -82,6 +82,26 @@ def test_a_corrected_profile_counts_without_another_worker(front: Front, monkeyp
     assert used[1:] == [{**used[0], "partition": "long"}] and front.said[-1].endswith("sent as slurm job 7")
 
 
+def test_a_cluster_that_refuses_a_block_is_not_sent_the_others_of_its_submission(
+    layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As at its limit on jobs: each try writes a block and asks Slurm."""
+    front = Front(layout, tmp_path / "shared", monkeypatch, repeats=3, nodes_at_once=3)
+
+    def refused() -> str:
+        raise Refused("QOSMaxSubmitJobPerUserLimit")
+
+    front.target.answer = refused
+    for _ in range(2):
+        front.blocks.step()
+    assert len(front.target.sent) == 1
+    assert len([line for line in front.said if "QOSMaxSubmitJobPerUserLimit" in line]) == 3
+    front.blocks._not_before.clear()
+    front.target.answer = lambda: "7"
+    front.blocks.step()
+    assert len(front.target.sent) == 4
+
+
 def test_a_target_that_does_not_answer_when_a_block_is_made_void_is_asked_again(
     front: Front, monkeypatch: pytest.MonkeyPatch
 ) -> None:
