@@ -41,7 +41,7 @@ def export(layout: Layout, connection: sqlite3.Connection, selectors: Sequence[S
     tokens = tuples(connection, "SELECT token FROM runs WHERE token IS NOT NULL ORDER BY id LIMIT 1")
     cleaner = of_queue(layout, [token for (token,) in tokens], [spec.env for spec in specs.values()])
     try:
-        with _new(path) as into:
+        with create(path) as into:
             sql = f"SELECT id, created_at, title, seed, aim FROM groups WHERE id IN ({chosen}) ORDER BY id"
             for id, created_at, title, seed, aim in tuples(connection, sql):
                 cleaned = None if aim is None else _json(cleaner.names(json.loads(aim)))
@@ -73,7 +73,7 @@ def export_run(
     """
     ((_, run),) = _run_rows(connection, "r.id = ?", [run_id])
     run = run._replace(resumed_from=None, software_hash=run.software_hash if measured else None)
-    with _new(path, page_bytes=1024) as into:
+    with create(path, page_bytes=1024) as into:
         add(into, GROUPS, [(1, 0.0, "", 0, None)])
         question = _json(NOTHING_HIDDEN.spec(JobSpec(kind="command", name="")))
         add(into, JOBS, [(run.job_id, 1, 0.0, question, None, "[]")])
@@ -85,27 +85,29 @@ def export_run(
 
 
 @contextmanager
-def _new(path: Path, page_bytes: int = 8192) -> Iterator[sqlite3.Connection]:
-    """Create a bundle, whose rows are stored when the block ends. Raises: MpsqError for a full disk."""
+def create(path: Path, page_bytes: int = 8192) -> Iterator[sqlite3.Connection]:
+    """Create a bundle without a head, whose rows are stored when the block ends. Raises: MpsqError for a full disk."""
+    with _written(path) as into:
+        for pragma in (f"page_size={page_bytes}", "journal_mode=OFF", "synchronous=OFF"):
+            into.execute(f"PRAGMA {pragma}")
+        into.execute("BEGIN")
+        for table in TABLES:
+            into.execute(table.sql)
+        yield into
+        into.execute("COMMIT")
+
+
+@contextmanager
+def _written(path: Path) -> Iterator[sqlite3.Connection]:
+    """Open a bundle to write it. Raises: MpsqError for a full disk, or a quota that is used up (disk I/O error)."""
     try:
-        with closing(create(path, page_bytes)) as into:
+        with closing(sqlite3.connect(path, isolation_level=None)) as into:
             yield into
-            into.execute("COMMIT")
     except sqlite3.OperationalError as error:
-        if "full" not in str(error):
+        if not any(sign in str(error) for sign in ("disk is full", "disk I/O error")):
             raise
-        raise MpsqError(f"no room for a bundle in {path.parent}", "free some space") from error
-
-
-def create(path: Path, page_bytes: int = 8192) -> sqlite3.Connection:
-    """Create a bundle without rows and without a head."""
-    into = sqlite3.connect(path, isolation_level=None)
-    for pragma in (f"page_size={page_bytes}", "journal_mode=OFF", "synchronous=OFF"):
-        into.execute(f"PRAGMA {pragma}")
-    into.execute("BEGIN")
-    for table in TABLES:
-        into.execute(table.sql)
-    return into
+        hint = "free some space there, also where a quota limits it"
+        raise MpsqError(f"a bundle cannot be written in {path.parent}: {error}", hint) from error
 
 
 def add(into: sqlite3.Connection, table: Table, rows: Iterable[Sequence[Any]]) -> None:
@@ -118,8 +120,8 @@ def add(into: sqlite3.Connection, table: Table, rows: Iterable[Sequence[Any]]) -
 
 def seal(path: Path, mpsq: str = __version__) -> Content:
     """Check a bundle that this process has written, and give it its head; return its content. Raises: BadBundle,
-    OSError."""
-    with closing(sqlite3.connect(path, isolation_level=None)) as into:
+    MpsqError for a full disk."""
+    with _written(path) as into:
         add(into, HEAD, [(reading.VERSION, mpsq, "0" * 64)])
         content = reading.read(reader.frames_of(path), lambda *_: None)
         into.execute("UPDATE bundle SET sha256 = ?", [content.sha256])

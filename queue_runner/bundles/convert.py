@@ -10,7 +10,6 @@ import json
 import sqlite3
 import zlib
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -30,6 +29,8 @@ _REMOVED = {"pairing", "until_valid", "layout_seed", "randomize"}
 """Fields of a question that earlier versions of mpsq wrote."""
 _INFINITE = {"inf": float("inf"), "-inf": float("-inf")}
 _BATCH = 10_000
+_MISFITS = (sqlite3.InterfaceError, sqlite3.ProgrammingError, sqlite3.DataError)
+"""Errors of SQLite about a value that is none of its types."""
 _NO_TABLE = ("taints",)
 """Parts that are computed anew."""
 
@@ -46,11 +47,10 @@ def current(path: Path, temporary: Path) -> Path:
         raise BadBundle("it is not a file of mpsq export --bundle", "name the file that mpsq export --bundle wrote")
     if path.stat().st_size > MOST_FILE_BYTES:
         raise BadBundle(f"it is larger than {size(MOST_FILE_BYTES)}", "ask for fewer submissions in one bundle")
-    with closing(collect.create(temporary)) as into, path.open("rb") as file:
+    with collect.create(temporary) as into, path.open("rb") as file:
         try:
             mpsq = _convert(_lines(file), into)
-            into.execute("COMMIT")
-        except (TypeError, ValueError, KeyError, IndexError, AttributeError, sqlite3.Error) as error:
+        except (TypeError, ValueError, KeyError, IndexError, AttributeError, *_MISFITS) as error:
             raise BadBundle(f"its rows have another form ({one_line(str(error))[:100]!a})") from error
     collect.seal(temporary, mpsq)
     return temporary

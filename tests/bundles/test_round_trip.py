@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +15,7 @@ from queue_runner import reports
 from queue_runner.bundles import question
 from queue_runner.bundles.bundle_files import make_bundle
 from queue_runner.bundles.harmless import BadBundle
-from queue_runner.errors import UsageError
+from queue_runner.errors import MpsqError, UsageError
 from queue_runner.model import parse_selector
 from queue_runner.reports._common import printing
 from queue_runner.reports._common.report_options import read_options
@@ -72,6 +73,19 @@ def test_a_run_has_the_marks_of_its_record_of_the_end(tmp_path: Path) -> None:
     store.db.execute("UPDATE exits SET exit_json = ? WHERE run_id = 1", [record])
     merged(there, exported(store))
     assert [row[0] for row in content(there.db)["taints"] if row[1] == "clock_step"] == [1]
+
+
+def test_a_quota_that_is_used_up_is_named(tmp_path: Path) -> None:
+    """As for a file that is too large, SQLite calls it an I/O error."""
+    store = sender(tmp_path / "a")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
+    try:
+        with pytest.raises(MpsqError, match="a bundle cannot be written in") as caught:
+            exported(store)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert "quota" in caught.value.hint
 
 
 def test_the_same_content_gives_the_same_bytes_and_merges_once(tmp_path: Path) -> None:

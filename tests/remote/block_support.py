@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +46,7 @@ def write_result(folder: block.Folder, run: str = "1.1", notes: Sequence[tuple[s
     began = columns["claimed_at"] is not None
     hashes = {kind: results.fingerprint_hash(kind, data) for kind, data in FACTS.items()}
     with replacing(folder.result(run), durable=False) as path:
-        with closing(collect.create(path, 1024)) as into:
+        with collect.create(path, 1024) as into:
             collect.add(into, rows.GROUPS, [(1, 0.0, "", 0, None)])
             question = json.dumps(NOTHING_HIDDEN.spec(JobSpec(kind="command", name="")))
             collect.add(into, rows.JOBS, [(job, 1, 0.0, question, None, "[]")])
@@ -64,7 +63,6 @@ def write_result(folder: block.Folder, run: str = "1.1", notes: Sequence[tuple[s
                 collect.add(into, tables["exits"], [(1, 1.0, None, None, None, None, None, json.dumps(EXIT))])
                 places = [(1, results.note_place(kind), kind, text) for kind, text in notes]
                 collect.add(into, tables["notes"], places)
-            into.execute("COMMIT")
         collect.seal(path)
 
 
