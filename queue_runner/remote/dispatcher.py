@@ -245,8 +245,8 @@ class Dispatcher:
                         to=name,
                         settings=block.settings_of_a_node(self._config),
                         box=target.box,
-                        local=target.local,
-                        whole=target.gives_whole_machine(options),
+                        local=target.profile.local,
+                        whole=target.box or target.profile.for_block(options).is_whole_node,
                         origins=origins,
                     )
                 block.create(folder, instructions, self._layout.snapshots, codes)

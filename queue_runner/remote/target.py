@@ -82,8 +82,6 @@ class Target:
 
     box = False
     """Whether it is somebody's machine, without a scheduler and a shared folder."""
-    local = ""
-    """The folder of a node's own disk for its home; "" for the default."""
     down: Down | None = None
     """That it does not answer; None where it does, and where nothing waits for its answers."""
 
@@ -96,10 +94,6 @@ class Target:
     def folder(self, token: str) -> Folder:
         """Return the block's folder as the front reads and writes it."""
         return Folder(self._blocks / token)
-
-    def gives_whole_machine(self, options: Mapping[str, str]) -> bool:
-        """Return whether a block has a machine alone there, or only a part of it."""
-        return True
 
     def send(self, token: str, options: Mapping[str, str]) -> str:
         """Submit the block whose folder is written; return its id. Raises: Unreachable, Refused, NotSent."""

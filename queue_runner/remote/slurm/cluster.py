@@ -27,7 +27,6 @@ class Slurm(Target):
 
     def __init__(self, profile: Profile) -> None:
         super().__init__("slurm", profile.shared_folder(), profile)
-        self.local = profile.local
         self._newest: Future[dict[str, Seen]] | None = None
         self._due = 0.0
 
@@ -87,10 +86,6 @@ class Slurm(Target):
         if job:
             how = () if hard else ("--batch", "--signal=TERM")
             commands.call(self.profile, ["scancel", *how, job])
-
-    def gives_whole_machine(self, options: Mapping[str, str]) -> bool:
-        """Return whether nobody else may be on the node."""
-        return self.profile.for_block(options).is_whole_node
 
     def checks(self, *, smoke: bool) -> Iterator[Check]:
         """Examine the requirements of blocks; `smoke` sends a job of a minute that examines its node."""
