@@ -220,7 +220,7 @@ class Dispatcher:
         if first:
             self._say(lane, Blocked(f"waits for {first}, which tries its row"))
             return
-        if not target.box:
+        if not target.profile.is_box:
             with writing(self._engine) as connection:
                 if block_store.complete_rounds(connection, ids):
                     ids = block_store.ready(connection, lane, now)
@@ -244,9 +244,9 @@ class Dispatcher:
                         token=token,
                         to=name,
                         settings=block.settings_of_a_node(self._config),
-                        box=target.box,
+                        box=target.profile.is_box,
                         local=target.profile.local,
-                        whole=target.box or target.profile.for_block(options).is_whole_node,
+                        whole=target.profile.is_box or target.profile.for_block(options).is_whole_node,
                         origins=origins,
                     )
                 block.create(folder, instructions, self._layout.snapshots, codes)
@@ -370,7 +370,7 @@ class Dispatcher:
         beat = read_json(folder.beat), [*folder.beginnings()]
         if watch.over_since is None or beat != watch.beat:
             watch.over_since, watch.beat = time.monotonic(), beat
-        return time.monotonic() - watch.over_since >= target.grace_s
+        return time.monotonic() - watch.over_since >= target.profile.grace_s
 
     def _never_started(self, lane: str, token: str, target: Target, rows: Sequence[BlockRun], words: str) -> None:
         if not target.void(token):
@@ -396,7 +396,7 @@ class Dispatcher:
         folder = target.folder(token)
         come = folder.beginnings()
         begun = {name for name, times in come.items() if times.at is not None}
-        permitted = None if target.box else folder.may_have_begun()
+        permitted = None if target.profile.is_box else folder.may_have_begun()
         possible = begun | ({row.name for row in rows} if permitted is None else permitted)
         lost = replace(cause, outcome=Outcome.LOST) if cause.outcome is Outcome.SKIPPED else cause
         lost = lost if lost.reason else replace(lost, reason="forgotten: its node left no record of its end")

@@ -50,6 +50,7 @@ class Profile(Struct, frozen=True, kw_only=True):
 
     @property
     def is_box(self) -> bool:
+        """Whether it is somebody's machine, without a scheduler and a shared folder."""
         return self.kind == "ssh"
 
     def shared_folder(self) -> Path:

@@ -46,8 +46,6 @@ class _Known(Struct):
 class Ssh(Target):
     """A box as a target of --on."""
 
-    box = True
-
     def __init__(self, name: str, profile: Profile, layout: Layout) -> None:
         super().__init__(name, layout.blocks, profile)
         options = tuple(shlex.split(profile.ssh))

@@ -76,12 +76,9 @@ def ending_of(kind: str, words: str) -> Ending:
 class Target:
     """A place that runs blocks, whose folders are below `blocks` here. By default the nodes share that folder.
 
-    Every method may take as long as its commands' time limit. One thread uses a target; only `abort` may be called by
-    another. A block that seems over but is silent gets `grace_s` more.
+    Every method may take as long as its commands' time limit. One thread uses a target; another calls only `abort`.
     """
 
-    box = False
-    """Whether it is somebody's machine, without a scheduler and a shared folder."""
     down: Down | None = None
     """That it does not answer; None where it does, and where nothing waits for its answers."""
 
@@ -89,7 +86,6 @@ class Target:
         self.kind = kind
         self._blocks = blocks
         self.profile = profile
-        self.grace_s = profile.grace_s
 
     def folder(self, token: str) -> Folder:
         """Return the block's folder as the front reads and writes it."""
