@@ -175,8 +175,8 @@ class Ssh(Target):
         """End the call that another thread waits for, and any later one."""
         self.link.abort()
 
-    def checks(self, *, smoke: bool) -> Iterator[Check]:
-        """Examine the login, mpsq and the disk there; `smoke` adds nothing."""
+    def checks(self) -> Iterator[Check]:
+        """Examine the login, mpsq and the disk there."""
         begin, host, on = time.monotonic(), self.link.host, f"mpsq config set on.{self.profile.name}"
         try:
             with self.link.call("hello", "0" * 32) as answered:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from msgspec import Struct
 
-from queue_runner.checks import Check
 from queue_runner.model import Ending, Outcome
 from queue_runner.remote.block import Folder
 from queue_runner.remote.fence import has_started, make_void
@@ -128,8 +127,3 @@ class Target:
 
     def abort(self) -> None:
         """End the call that another thread waits for, and any later one: it is Unreachable then."""
-
-    def checks(self, *, smoke: bool) -> Iterator[Check]:
-        """Examine the requirements of blocks, here and as far as possible there. `smoke` may start something small
-        there and remove it."""
-        raise NotImplementedError

@@ -9,6 +9,7 @@ from queue_runner.remote.block import Folder
 from queue_runner.remote.json_files import read_json
 from queue_runner.remote.profile import find_profile
 from queue_runner.remote.slurm.cluster import Slurm
+from queue_runner.remote.slurm.cluster_checks import of_cluster
 from queue_runner.remote.ssh import Ssh
 from queue_runner.remote.target import Target
 
@@ -27,5 +28,6 @@ def mirrored(layout: Layout) -> dict[str, str]:
 
 
 def checks(settings: Config, layout: Layout, name: str, *, smoke: bool) -> list[Check]:
-    """Run the checks of the target that --on names. Raises: as `of`."""
-    return list(of(settings, layout, name).checks(smoke=smoke))
+    """Run the checks of the target that --on names; `smoke` adds nothing for a box. Raises: as `of`."""
+    profile = find_profile(settings, name)
+    return [*(Ssh(name, profile, layout).checks() if profile.is_box else of_cluster(profile, smoke=smoke))]

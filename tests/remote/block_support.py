@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,6 @@ from queue_runner import config_file
 from queue_runner.atomic_file import replacing
 from queue_runner.bundles import collect, rows
 from queue_runner.bundles.clean import NOTHING_HIDDEN
-from queue_runner.checks import Check
 from queue_runner.paths import Layout
 from queue_runner.remote import block, targets
 from queue_runner.remote.dispatcher import Dispatcher
@@ -85,9 +84,6 @@ class StandIn(Slurm):
 
     def end(self, token: str, *, hard: bool) -> None:
         pass
-
-    def checks(self, *, smoke: bool) -> Iterator[Check]:
-        return iter(())
 
 
 class Front:

@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future
 
-from queue_runner.checks import Check
 from queue_runner.model import Ending
 from queue_runner.remote.fence import FenceHolder
 from queue_runner.remote.json_files import read_struct
 from queue_runner.remote.profile import Profile
-from queue_runner.remote.slurm import cluster_checks, commands
+from queue_runner.remote.slurm import commands
 from queue_runner.remote.target import Seen, Target, Unreachable, ending_of
 
 _PATIENCE_S = 2.0
@@ -86,7 +85,3 @@ class Slurm(Target):
         if job:
             how = () if hard else ("--batch", "--signal=TERM")
             commands.call(self.profile, ["scancel", *how, job])
-
-    def checks(self, *, smoke: bool) -> Iterator[Check]:
-        """Examine the requirements of blocks; `smoke` sends a job of a minute that examines its node."""
-        return cluster_checks.of_cluster(self.profile, smoke=smoke)

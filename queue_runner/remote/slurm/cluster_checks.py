@@ -39,7 +39,7 @@ _VERSION = "import sys, queue_runner.remote.node; print(queue_runner.__version__
 
 
 def of_cluster(profile: Profile, *, smoke: bool) -> Iterator[Check]:
-    """Run all checks of the cluster of a profile."""
+    """Examine the requirements of blocks on a cluster; `smoke` sends a job of a minute that examines its node."""
     checks = [*_cluster(profile), _folder(profile), _python(profile)]
     yield from checks
     if not smoke:
