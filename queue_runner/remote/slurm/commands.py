@@ -10,7 +10,6 @@ import os
 import pwd
 import re
 import shlex
-import shutil
 import subprocess
 from collections.abc import Sequence
 from datetime import datetime
@@ -57,8 +56,6 @@ exit "$code"
 def call(profile: Profile, argv: Sequence[str], limit_s: float = LIMIT_S) -> str:
     """Run a command for the cluster of a profile and return its stdout. Raises: Unreachable, and for sbatch Refused,
     with its message."""
-    if shutil.which(argv[0]) is None:
-        raise Unreachable(f"{argv[0]} is not on PATH")
     try:
         done = subprocess.run(
             argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=limit_s, check=False,
