@@ -93,7 +93,8 @@ def test_the_state_of_a_block_that_waits_says_why_and_when_it_is_expected_to_sta
     ]
     (tmp_path / "squeue").write_text("#!/bin/sh\ncat $SLURM_CONF\n")
     (tmp_path / "squeue").chmod(0o755)
-    (tmp_path / "other.conf").write_text("\n".join(lines))  # the profile says which cluster is asked
+    text = "\n".join([*lines, "6|RUNNING|None|n1|x|Größe"])
+    (tmp_path / "other.conf").write_bytes(text.encode("latin-1"))  # the profile says which cluster is asked
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setenv("SLURM_CONF", "/dev/null")
     assert commands.blocks(Profile(name="slurm")) == {}

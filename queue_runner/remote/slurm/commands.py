@@ -58,7 +58,8 @@ def call(profile: Profile, argv: Sequence[str], limit_s: float = LIMIT_S) -> str
     with its message."""
     try:
         done = subprocess.run(
-            argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=limit_s, check=False,
+            argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=limit_s, check=False,
+            encoding="utf-8", errors="replace",  # jobs have any names
             env={**os.environ, "LC_ALL": "C", **dict(word.partition("=")[::2] for word in shlex.split(profile.env))},
         )  # fmt: skip
     except subprocess.TimeoutExpired as error:
