@@ -60,13 +60,14 @@ def add(
         if package is None:
             say("nothing will be copied")
         else:
+            place = provision.environment(package.version, link.python, there)
             files = f"mpsq {__version__} and {package.n_wheels - 1} packages ({units.size(package.n_bytes)})"
-            say(f"{files} will be copied to {provision.environment(package.version)} there")
+            say(f"{files} will be copied to {place} there")
         say(f"kind, host and python will be written to [on.{name}] in {layout.config}")
         if not confirmed("continue?", yes):
             say("nothing was changed")
             raise typer.Exit(1)
-        used = link.python if package is None else provision.install(link, package)
+        used = link.python if package is None else provision.install(link, package, place)
     for key, value in {"kind": "ssh", "host": host, "python": used}.items():
         config_file.set_value(layout.config, f"on.{name}.{key}", value)
     checks = targets.checks(config_file.load(layout.config), layout, name, smoke=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import re
 import tarfile
 import zipfile
@@ -110,8 +111,8 @@ def pack(folder: Path) -> Package:
     return Package(folder, metadata.version("mpsq"), len(constraints), n_bytes)
 
 
-def install(link: Link, package: Package) -> str:
-    """Make an environment with mpsq on a box; return its interpreter there. Raises: MpsqError."""
+def install(link: Link, package: Package, place: str) -> str:
+    """Make an environment with mpsq in a folder of a box; return its interpreter there. Raises: MpsqError."""
 
     def feed(stream: IO[bytes]) -> None:
         with tarfile.open(fileobj=stream, mode="w|") as archive:
@@ -120,7 +121,7 @@ def install(link: Link, package: Package) -> str:
 
     source = _on_one_line(Path(box_setup.__file__).read_text())
     try:
-        with link.run(["-c", source, environment(package.version), package.version], feed, INSTALL_S) as answered:
+        with link.run(["-c", source, place, package.version], feed, INSTALL_S) as answered:
             return str(answered.answer.get("python"))
     except (Unreachable, Refused) as error:
         raise MpsqError(f"{link.host}: mpsq could not be installed there: {error}", "fix that, then repeat") from error
@@ -131,9 +132,10 @@ def _on_one_line(source: str) -> str:
     return f'exec(__import__("base64").b64decode("{base64.b64encode(source.encode()).decode()}"))'
 
 
-def environment(version: str) -> str:
-    """Return the folder of mpsq's environment on a box."""
-    return f"~/.mpsq/mpsq-{version}"
+def environment(version: str, python: str, there: PythonThere) -> str:
+    """Return the folder on a box of the environment that adds mpsq to one of its Pythons, named by its path there."""
+    of_python = hashlib.sha256(f"{python} {there.python}".encode()).hexdigest()[:6]
+    return f"~/.mpsq/mpsq-{version}-{of_python}"
 
 
 def _needed() -> Iterator[Distribution]:

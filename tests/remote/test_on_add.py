@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from queue_runner import __version__, config_file
+from queue_runner.checks import Check
 from queue_runner.errors import MpsqError
 from queue_runner.paths import Layout
-from queue_runner.remote import provision
+from queue_runner.remote import provision, targets
 from queue_runner.remote.link import Link
 from tests.cli_support import Cli
 from tests.remote.ssh_support import Box, running
@@ -106,11 +107,25 @@ def test_a_login_shell_may_be_csh(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     (tmp_path / "ssh").write_text(CSH)
     (tmp_path / "ssh").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    monkeypatch.setattr(provision, "environment", lambda _: "~no-such-user/mpsq")
     link = Link("box", sys.executable, "")
     assert provision.look(link).is_ready
     with pytest.raises(MpsqError, match="the home of a user that does not exist"):
-        provision.install(link, provision.Package(tmp_path, "1", 0, 0))
+        provision.install(link, provision.Package(tmp_path, "1", 0, 0), "~no-such-user/mpsq")
+
+
+def test_each_python_of_a_box_has_an_environment_of_its_own(
+    mpsq: Cli, layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second profile got the packages of the first one's Python."""
+    places: list[str] = []
+    versions = iter(["3.11.2", "3.11.2", "3.12.1"])
+    monkeypatch.setattr(provision, "look", lambda _: provision.PythonThere(next(versions), None, makes=True))
+    monkeypatch.setattr(provision, "pack", lambda folder: provision.Package(folder, "1", 1, 0))
+    monkeypatch.setattr(provision, "install", lambda link, package, place: places.append(place) or link.python)
+    monkeypatch.setattr(targets, "checks", lambda *_, **__: [Check("login", "ok", "")])
+    for name, python in (("a", "~/a/python"), ("b", "~/b/python"), ("c", "~/b/python")):
+        mpsq.ok("on", "add", name, "--ssh", "box", "--python", python, "--yes")
+    assert len({*places}) == 3
 
 
 def test_a_host_that_nobody_answers_at_is_named(tmp_path: Path) -> None:
