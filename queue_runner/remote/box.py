@@ -74,7 +74,7 @@ class SyncRequest(Struct):
 class BoxState(Struct):
     """The answer to sync. `begun` has the times of runs that have begun and are not complete at the front. `files` are
     (path, offset, count); their bytes follow. `fenced`: somebody has the fence, even if it cannot be read. `left`: a
-    worker or a warden lives without its supervisor."""
+    worker or a warden lives without its supervisor. `full`: its disk takes no results."""
 
     folder: bool = True
     fence: FenceHolder | None = None
@@ -82,6 +82,7 @@ class BoxState(Struct):
     alive: bool = False
     starts: int = 0
     left: bool = False
+    full: bool = False
     boot: str = ""
     ended: dict[str, Any] | None = None
     beat: dict[str, Any] | None = None
@@ -230,6 +231,7 @@ def sync(folder: Path) -> tuple[Answer, Callable[[], Iterator[bytes]]]:
         alive=alive,
         starts=starts,
         left=not alive and is_left(folder),
+        full=shutil.disk_usage(folder).free < MIN_FREE_BYTES,
         boot=boot_id(),
         ended=read_json(folder / "ended.json"),
         beat=read_json(folder / "beat.json"),

@@ -120,7 +120,9 @@ class Ssh(Target):
             words = "NODE_FAIL (its folder is gone)" if self.has_started(token) else "forgotten"
         elif state.alive:
             pid = state.fence.pid if state.fence is not None else None
-            return Seen("running", "running" + (f" as process {pid}" if pid is not None else ""), "", token[:8])
+            words = f"running as process {pid}" if pid is not None else "running"
+            words += "; its disk is full, and results wait for room" if state.full else ""
+            return Seen("running", words, "", token[:8])
         elif state.more:
             return Seen("running", "over, but its results are coming", "", token[:8])
         elif state.left:

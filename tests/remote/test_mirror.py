@@ -5,13 +5,16 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import IO, Any
 
 import pytest
 from msgspec import to_builtins
 
+from queue_runner.host import locks
 from queue_runner.paths import Layout
 from queue_runner.remote import box, mirror, ssh
 from queue_runner.remote.block import Folder, Instructions, PlannedRun
@@ -199,6 +202,12 @@ def test_a_block_whose_results_are_still_coming_is_not_gone(
     monkeypatch.setattr(Link, "call", call)
     for module in (mirror, ssh):
         monkeypatch.setattr(module, "LIMIT", 8)
+    made, folder = at_the_front("full")
+    lock = locks.try_lock(far.path / "home.lock")
+    assert lock is not None
+    with lock, monkeypatch.context() as full:
+        full.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=0))
+        assert made.look(TOKEN).words == "running; its disk is full, and results wait for room"
     made, folder = at_the_front("slow")
     states = []
     with monkeypatch.context() as slow:
