@@ -109,13 +109,11 @@ class Link:
         Raises: Unreachable; Refused when the box answers that it cannot.
         """
         command = f"exec {_program(self.python)} {shlex.join(words)}"
-        env = {name: value for name, value in os.environ.items() if name != "LC_ALL"}  # ssh may send it there, to jobs
         with tempfile.TemporaryFile() as errors:  # no pipe: ssh's process for the connection may keep it open
             try:
                 process = subprocess.Popen(
                     [*self._ssh, "--", self.host, command],
-                    stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors,
-                    env={**env, "LC_MESSAGES": "C"}, start_new_session=True,
+                    stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, start_new_session=True,
                 )  # fmt: skip
             except OSError as error:
                 raise Unreachable(f"ssh cannot be run: {error.strerror}") from error

@@ -126,8 +126,9 @@ def test_blocks_come_back_as_runs_of_the_box_one_block_after_the_other(front: Qu
     assert not box.base.exists() and not [*front.layout.blocks.glob("[!.]*")]  # nothing is left of the blocks
 
 
-def test_a_box_has_a_locale_of_its_own(box: Box) -> None:
-    """Debian's ssh sends the variables of one, which jobs there would have."""
+def test_the_locale_of_a_box_is_that_of_any_login(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Debian's ssh sends the variables of one, and jobs there have them."""
+    monkeypatch.delenv("LC_ALL", raising=False)
     say = f"import json, os; print({MARK.decode()!r} + json.dumps({{'is': os.environ.get('LC_ALL')}}))"
     with Link("box", str(box.python), "", ("-F", str(box.config))).run(["-c", say]) as answered:
         assert answered.answer == {"is": None}
