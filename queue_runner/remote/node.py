@@ -92,18 +92,17 @@ class Node:
     def load(self) -> None:
         """Create the home with the jobs of the block. Raises: MpsqError, OSError."""
         loaded = self._layout.home / "loaded"
-        if not loaded.exists():
-            shutil.rmtree(self._layout.home, ignore_errors=True)  # of a start that has died
-        layout = ensure_home(self._layout.home)
-        if not loaded.exists():
-            shutil.copytree(self._folder.snapshots, layout.snapshots, dirs_exist_ok=True)
-            layout.config.write_text(self._instructions.settings)
-            migrate.ensure(layout)
-            for origin in {*self._instructions.origins.values()}:
-                shutil.copytree(self._folder.origins / origin, layout.run_dir(origin) / "out", symlinks=True)
-        self._engine = open_engine(layout.db)
         if loaded.exists():
+            self._engine = open_engine(self._layout.db)
             return
+        shutil.rmtree(self._layout.home, ignore_errors=True)  # of a start that has died
+        layout = ensure_home(self._layout.home)
+        shutil.copytree(self._folder.snapshots, layout.snapshots, dirs_exist_ok=True)
+        layout.config.write_text(self._instructions.settings)
+        migrate.ensure(layout)
+        for origin in {*self._instructions.origins.values()}:
+            shutil.copytree(self._folder.origins / origin, layout.run_dir(origin) / "out", symlinks=True)
+        self._engine = open_engine(layout.db)
         scheduled = {name: value for name, value in os.environ.items() if name.startswith(OF_NODE)}
         with writing(self._engine) as connection:
             if self._instructions.box:
