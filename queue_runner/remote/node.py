@@ -224,8 +224,7 @@ class Node:
             if row.name not in self._exported and row.state in (State.RUNNING, State.DONE):
                 with _tried_again():
                     self._pass_on(row)
-        late = [row for row in rows if row.state == State.DONE and row.name not in self._exported]
-        return [row for row in rows if row.state != State.DONE] + late
+        return [row for row in rows if row.state != State.DONE or row.name not in self._exported]
 
     def _permit(self, remaining: Sequence[BlockRun]) -> None:
         """Let the next runs begin, once the folder of the block says so: whatever becomes of the node, the front knows
