@@ -172,7 +172,7 @@ def is_left(folder: Path) -> bool:
     if not home.is_dir():
         return False
     wardens = home.glob("runs/*/warden.lock")
-    return locks.is_held(locks.worker_lock_path(home)) or any(map(locks.is_held, wardens))
+    return locks.worker(home)[0] or any(map(locks.is_held, wardens))
 
 
 def void(folder: Path) -> Answer:

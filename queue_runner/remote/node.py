@@ -144,13 +144,13 @@ class Node:
             self._worker.terminate()
             self._worker.wait()
         deadline = time.monotonic() + ABANDON_S
-        while time.monotonic() < deadline and locks.is_held(locks.worker_lock_path(self._layout.home)):
+        while time.monotonic() < deadline and locks.worker(self._layout.home)[0]:
             time.sleep(STEP_S)
 
     def _keep_worker(self) -> bool:
         """Start the worker where it has died; return whether it has nothing more to do."""
         if self._worker is None or self._worker.poll() not in (None, 0):
-            if locks.is_held(locks.worker_lock_path(self._layout.home)):
+            if locks.worker(self._layout.home)[0]:
                 return False  # the worker of a supervisor that has died
             if self._starts >= MOST_STARTS:
                 self._stop = self._stop or f"worker: it died {MOST_STARTS} times"
@@ -378,7 +378,7 @@ def sweep(temporary: Path) -> None:
         with contextlib.suppress(OSError, MpsqError):  # as of another user
             home = path.with_suffix("")
             is_old = path.stat().st_uid == os.getuid() and time.time() - path.stat().st_mtime > SWEEP_S
-            if not is_old or (home.is_dir() and locks.is_held(locks.worker_lock_path(home))):
+            if not is_old or (home.is_dir() and locks.worker(home)[0]):
                 continue
             if (lock := locks.try_lock(path)) is not None:
                 with lock:

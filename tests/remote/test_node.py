@@ -23,7 +23,7 @@ from queue_runner.host import job_environments, locks
 from queue_runner.host.run_dir import RunDir
 from queue_runner.model import Ending, Outcome, RunId, Verb
 from queue_runner.paths import Layout
-from queue_runner.remote import block, block_store, outputs
+from queue_runner.remote import block, block_store, box, outputs
 from queue_runner.remote import node as node_module
 from queue_runner.remote.block import Instructions
 from queue_runner.remote.json_files import read_struct
@@ -322,7 +322,7 @@ def test_the_checkpoint_of_a_run_that_goes_on_is_published_and_found_by_the_fron
     assert checkpoints.in_folder(RunDir(Layout(tmp_path / "second").run_dir("1.1")).out).read_text() == "two"
 
 
-def test_the_homes_of_killed_blocks_are_swept_and_no_others(tmp_path: Path) -> None:
+def test_the_homes_of_killed_blocks_are_swept_and_no_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("dead", "alive", "fresh", "worked"):
         (tmp_path / f"mpsq-block-{name}" / "runs").mkdir(parents=True)
         (tmp_path / f"mpsq-block-{name}.lock").touch()
@@ -330,12 +330,17 @@ def test_the_homes_of_killed_blocks_are_swept_and_no_others(tmp_path: Path) -> N
             os.utime(tmp_path / f"mpsq-block-{name}.lock", (1, 1))
     locks.lane_lock_path("slurm-1").touch()
     alive = locks.try_lock(tmp_path / "mpsq-block-alive.lock")
-    worker = locks.try_lock(locks.worker_lock_path(tmp_path / "mpsq-block-worked"))
+    with monkeypatch.context() as elsewhere:  # a worker in a container that shares the temporary folder
+        elsewhere.setenv("MPSQ_LOCKS", str(tmp_path / "others"))
+        worker = locks.try_worker(tmp_path / "mpsq-block-worked")
     assert alive and worker
     running = locks.try_lock(locks.lane_lock_path("slurm-2"))
     assert running
+    (tmp_path / "block").mkdir()
+    (tmp_path / "block/home").symlink_to(tmp_path / "mpsq-block-worked")
     with alive, worker, running:
         node_module.sweep(tmp_path)
+        assert box.is_left(tmp_path / "block")
     assert [path.name for path in locks.lock_dir().glob("lane-slurm-*")] == ["lane-slurm-2.lock"]
     assert {path.name for path in tmp_path.glob("mpsq-block-*") if "dead" in path.name} == set()
     assert len(list(tmp_path.glob("mpsq-block-*/runs"))) == 3
