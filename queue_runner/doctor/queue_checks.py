@@ -202,7 +202,8 @@ def lock_folder() -> Check:
         return Check(
             "locks", "fail", f"{folder} is on a network file system ({kind})", "set MPSQ_LOCKS to a local folder"
         )
-    return Check("locks", "ok", str(folder))
+    apart = "; a queue with another MPSQ_LOCKS may run beside this one" if os.environ.get("MPSQ_LOCKS") else ""
+    return Check("locks", "ok", f"{folder}{apart}")
 
 
 def worker(layout: Layout) -> Check:

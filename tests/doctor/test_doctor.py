@@ -198,6 +198,14 @@ def test_the_worker(home: Path) -> None:
         assert queue_checks.worker(layout).verdict == "ok"
 
 
+def test_queues_with_other_locks_are_not_excluded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MPSQ_LOCKS", str(tmp_path / "locks"))
+    assert "may run beside this one" in queue_checks.lock_folder().finding
+    monkeypatch.delenv("MPSQ_LOCKS")
+    monkeypatch.setattr(locks, "_BASES", (tmp_path,))
+    assert queue_checks.lock_folder().finding == str(locks.lock_dir())
+
+
 def test_exit_code_and_fixes(
     home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
