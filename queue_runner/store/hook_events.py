@@ -7,7 +7,7 @@ from collections.abc import Collection
 from msgspec import Struct
 
 from queue_runner.model import PREFLIGHT, Outcome, Verb
-from queue_runner.store import hot_sql, ready
+from queue_runner.store import added_rounds, hot_sql, ready
 from queue_runner.store.engine import Connection
 
 
@@ -32,8 +32,9 @@ def since(connection: Connection, event_id: int) -> list[EndedRun]:
 
 
 def is_idle(connection: Connection, stuck: Collection[int] = ()) -> bool:
-    """Return whether no run is active, and no waiting run starts without user action, as those of the jobs `stuck`."""
-    if connection.row(hot_sql.ANY_RUNNING) is not None:
+    """Return whether no run is active, no round follows, and no waiting run starts without user action, as those of the
+    jobs `stuck`."""
+    if connection.row(hot_sql.ANY_RUNNING) is not None or added_rounds.ended(connection):
         return False
     waiting = {*connection.column(hot_sql.ALL_UNPAUSED_JOBS)}.difference(stuck)
     paused = set(connection.column(hot_sql.ALL_QUEUED_JOBS)) - waiting

@@ -44,7 +44,8 @@ _VALUE_CHARACTERS = 4096
 class Hooks:
     """A caller of hooks. Only the holder of worker.lock may have one; one thread calls `step`.
 
-    `last_event` is the entry of the history up to which the ends of runs are known.
+    `last_event` is the entry of the history up to which the ends of runs are known. `awaits_idle`: a run has ended
+    since the queue was idle.
     """
 
     def __init__(
@@ -63,13 +64,20 @@ class Hooks:
         self._engine = engine
         self._log = log
         self._calling = False
+        self.awaits_idle = False
         self._stop = threading.Event()
         self._predecessor_is_gone = False
-        self.last_event = self._newest_event()
+        with looking(engine) as connection:
+            self.last_event = jobs.last_event(connection)
 
     def busy(self) -> bool:
-        """Return whether a hook is being called, or may be due because a run has ended."""
-        return self._newest_event() > self.last_event or self._calling  # in this order: `step` sets these the other way
+        """Return whether a hook is being called, or is due."""
+        with looking(self._engine) as connection:
+            newest = jobs.last_event(connection)
+        if newest > self.last_event or self._calling:  # in this order: `step` sets these the other way
+            return True
+        with looking(self._engine) as connection:
+            return self.awaits_idle and hook_events.is_idle(connection, self._stuck())
 
     def stop(self) -> None:
         """End the current call soon, and make no other."""
@@ -87,26 +95,22 @@ class Hooks:
             self._calling = False
 
     def _call_all(self) -> None:
-        has_ended = False
         while True:
             with looking(self._engine) as connection:
                 newest = jobs.last_event(connection)
                 ends = hook_events.since(connection, self.last_event)
-                is_idle = has_ended and not ends and hook_events.is_idle(connection, self._stuck())
+                is_idle = self.awaits_idle and not ends and hook_events.is_idle(connection, self._stuck())
             if not ends:
                 break
-            has_ended = True
+            self.awaits_idle = True
             for end in ends:
                 self.last_event = end.event_id
                 if end.event is not None:
                     self._call(end.event, end.run_id)
         self.last_event = newest
         if is_idle:
+            self.awaits_idle = False
             self._call("idle", None)
-
-    def _newest_event(self) -> int:
-        with looking(self._engine) as connection:
-            return jobs.last_event(connection)
 
     def _call(self, event: str, run_id: int | None) -> None:
         """Run the command that the settings have for an event, if any."""

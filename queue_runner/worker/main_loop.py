@@ -133,6 +133,7 @@ class Worker:
         self._rung = threading.Event()
         self._is_expected = threading.Event()  # a submission
         self._turn = threading.Lock()  # held by a step, and before the shutdown: see run
+        self._is_idle = False
         self._idle_tick_s = self._tick_s = settings.poll_s
         self._wall_ahead_s = time.time() - time.monotonic()
         self._scheduler = BackgroundScheduler(
@@ -304,7 +305,9 @@ class Worker:
             return
         try:
             active = self._steps.step()
-            if self._steps.last_event > self._hooks.last_event:
+            was_idle, self._is_idle = self._is_idle, not active and not self._steps.something_waits
+            becomes_idle = self._is_idle and not was_idle
+            if self._steps.last_event > self._hooks.last_event or (becomes_idle and self._hooks.awaits_idle):
                 self._step_now("hooks")
             if self._is_expected.is_set():
                 self._is_expected.clear()

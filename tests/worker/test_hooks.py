@@ -18,8 +18,8 @@ from queue_runner.model import DEFAULT_LANE, Condition, Ending, Outcome, State, 
 from queue_runner.monitor import run_view
 from queue_runner.monitor.run_view import RunView
 from queue_runner.paths import Layout
-from queue_runner.spec import NewJob, Terms
-from queue_runner.store import hook_events, jobs, lane_claims, read
+from queue_runner.spec import NewJob, Terms, Until
+from queue_runner.store import added_rounds, hook_events, jobs, lane_claims, read
 from queue_runner.store.engine import open_engine, writing
 from queue_runner.worker import hooks
 from tests.cli_support import SPEC, Cli, empty_queue, full_queue
@@ -38,10 +38,12 @@ class Caller:
     def __init__(self, layout: Layout, **settings: str) -> None:
         self.engine = open_engine(layout.db)
         self.log: list[str] = []
+        self.stuck: list[int] = []
         self._calls = layout.home / "calls"
         write = f"echo $MPSQ_HOOK $MPSQ_RUN >> {self._calls}"
         commands = {"hook_done": write, "hook_failed": write, "hook_idle": write}
-        self.hooks = hooks.Hooks(layout, Config(**{**commands, **settings}), self.engine, self.log.append)  # type: ignore[arg-type]
+        config = Config(**{**commands, **settings})  # type: ignore[arg-type]
+        self.hooks = hooks.Hooks(layout, config, self.engine, self.log.append, lambda: self.stuck)
 
     def end_run(self, outcome: Outcome) -> None:
         """End the run that is RUNNING."""
@@ -103,6 +105,29 @@ def test_not_idle_while_a_run_waits(queue: Layout) -> None:
     caller = Caller(queue)
     caller.end_run(Outcome.SUCCEEDED)
     assert caller.calls() == ["done 4.1"]
+
+
+def test_idle_once_the_worker_knows_what_waits_for_a_user(queue: Layout) -> None:
+    """A call right after the end of a run comes before the worker's next look."""
+    caller = Caller(queue)
+    caller.end_run(Outcome.SUCCEEDED)
+    assert caller.calls() == ["done 4.1"] and not caller.hooks.busy()
+    with read.reading(queue.db) as connection:
+        caller.stuck += {run.job_id for run in run_view.runs(connection)}
+    assert caller.hooks.busy()
+    assert caller.calls() == ["idle"] and not caller.hooks.busy()
+    assert caller.calls() == []
+
+
+def test_not_idle_while_a_round_follows(home: Path) -> None:
+    engine = open_engine(empty_queue(home).db)
+    with writing(engine) as connection:
+        group, _ = jobs.submit(connection, "t", 0, [NewJob(SPEC)], [(0, 1)])
+        added_rounds.open_until(connection, group, Until())
+        jobs.request_cancel(connection, [1], "user")
+        assert not hook_events.is_idle(connection)
+        added_rounds.close(connection, group, "decided", 1.0)
+        assert hook_events.is_idle(connection)
 
 
 def test_idle_when_all_remaining_runs_wait_for_a_held_run(home: Path) -> None:
