@@ -185,20 +185,23 @@ def run(argv: Sequence[str], env: Mapping[str, str], timeout_s: float, stop: thr
             cwd=env["MPSQ_HOME"],
             start_new_session=True,
         )
+        assert process.stdout is not None
+        with process.stdout as pipe:
+            tail = subprocess.Popen(["tail", "-c", str(TAIL_BYTES)], stdin=pipe, stdout=subprocess.PIPE)
     except (OSError, ValueError) as error:
+        processes.end_all(processes.Traces(env["MPSQ_TAG"]), 0.0, _TERM_S)  # it may have been started
         return f"it could not be started: {getattr(error, 'strerror', None) or error}", ""
-    assert process.stdout is not None
-    with process.stdout as pipe:
-        tail = subprocess.Popen(["/usr/bin/tail", "-c", str(TAIL_BYTES)], stdin=pipe, stdout=subprocess.PIPE)
     start = processes.start_time(process.pid)
     identity = frozenset({(process.pid, start)} if start is not None else ())
     traces = processes.Traces(env["MPSQ_TAG"], frozenset({process.pid}), identity)
     cut = _wait(process, deadline, stop)
     remaining = processes.find_orphans(traces)
     survivors = processes.end_all(traces, 0.0, _TERM_S) if remaining else []
-    if survivors:
-        tail.kill()  # they keep the pipe open
-    last = tail.communicate()[0]
+    try:
+        last = tail.communicate(timeout=_TERM_S)[0]
+    except subprocess.TimeoutExpired:  # a process that nothing ends or finds, as of another user, keeps the pipe open
+        tail.kill()
+        last = tail.communicate()[0] or b"[its output is not known: a process that it has left keeps it open]"
     if len(last) == TAIL_BYTES:
         last = b"[...]\n" + last.partition(b"\n")[2]
     output = last.decode("utf-8", "replace").rstrip()

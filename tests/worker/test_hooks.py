@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 import time
 import uuid
@@ -23,6 +24,7 @@ from queue_runner.store import added_rounds, hook_events, jobs, lane_claims, rea
 from queue_runner.store.engine import open_engine, writing
 from queue_runner.worker import hooks
 from tests.cli_support import SPEC, Cli, empty_queue, full_queue
+from tests.process_support import SETSID
 
 pytestmark = pytest.mark.process
 
@@ -214,6 +216,15 @@ def test_its_background_processes_are_ended(tmp_path: Path) -> None:
     problem, _ = run(f"(sleep 60 & echo $! > {tmp_path}/pid) ; exit 0")
     assert "1 process behind" in problem
     assert not processes.find_orphans(processes.Traces(tag=TAG))
+
+
+def test_one_that_nothing_finds_and_that_keeps_its_output_open_delays_nothing(tmp_path: Path) -> None:
+    leaves = f"env -i {SETSID} sh -c 'echo $$ > {tmp_path}/pid; exec sleep 600' &"
+    try:
+        problem, output = run(f"echo out; {leaves} while [ ! -s {tmp_path}/pid ]; do sleep 0.02; done")
+        assert not problem and "keeps it open" in output
+    finally:
+        os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
 
 
 def test_a_worker_that_stops_ends_it_soon(monkeypatch: pytest.MonkeyPatch) -> None:
