@@ -32,11 +32,13 @@ def ring(fifo: Path, what: bytes = NOW) -> None:
 def listen(fifo: Path) -> int:
     """Return a descriptor to read rings from, opened for reading and writing so that it never sees an end of file.
 
-    Raises: MpsqError when the path is taken by something else.
+    Raises: MpsqError when the path is taken by something else, or the disk refuses.
     """
     try:
         os.mkfifo(fifo, 0o600)
     except FileExistsError:
         if not stat.S_ISFIFO(fifo.stat().st_mode):
             raise MpsqError(f"{fifo.name} is not a FIFO", f"move {fifo} away") from None
+    except OSError as error:
+        raise MpsqError(f"{fifo} cannot be made: {error.strerror}", "mpsq doctor") from error
     return os.open(fifo, os.O_RDWR | os.O_CLOEXEC)

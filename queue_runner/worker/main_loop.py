@@ -425,5 +425,8 @@ def _take(layout: paths.Layout) -> locks.Lock:
         raise AlreadyRunning(
             f"another worker (process {pid or 'unknown'}) runs this queue", "mpsq status shows what it does"
         )
-    held.write_holder({"home": str(layout.home)})
+    try:
+        held.write_holder({"home": str(layout.home)})
+    except OSError:
+        held.forget_holder()  # the disk is full: nobody knows our process id then
     return held

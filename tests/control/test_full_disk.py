@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from queue_runner.host import reserve
+from queue_runner.errors import MpsqError
+from queue_runner.host import reserve, wakeup
 from queue_runner.paths import Layout
 from tests.cli_support import Cli
 from tests.process_support import needs_linux
@@ -89,6 +90,17 @@ def test_a_reserve_that_cannot_be_made_is_no_error(layout: Layout) -> None:
     assert not list(layout.home.glob(".partial-*"))
     reserve.keep(layout)
     assert layout.reserve.stat().st_size == reserve.SIZE_BYTES and layout.reserve.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_worker_that_starts_on_a_full_disk_says_so_in_a_sentence(layout: Layout) -> None:
+    code = (
+        "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0));"
+        "from queue_runner.worker.main_loop import main; sys.exit(main(['--until-idle']))"
+    )
+    started = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert started.returncode == 1 and "hint: " in started.stderr and "Traceback" not in started.stderr, started.stderr
+    with pytest.raises(MpsqError, match="cannot be made"):
+        wakeup.listen(layout.home / "no folder" / "fifo")
 
 
 def test_a_worker_goes_on_without_the_runs_folder(layout: Layout, tmp_path: Path) -> None:
