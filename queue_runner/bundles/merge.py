@@ -13,6 +13,7 @@ import os
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ from queue_runner.bundles.reading import KEPT, Content, ReaderProcess, RunConten
 from queue_runner.bundles.rows import GroupRow, RunRow
 from queue_runner.errors import MpsqError
 from queue_runner.events import FIELD_DROPPED
-from queue_runner.host import failpoints, locks
+from queue_runner.host import failpoints, locks, scratch
 from queue_runner.host.warden_records import RunEnd
 from queue_runner.ingest import summarize_run
 from queue_runner.ingest.summarize_run import GRAPHS, Assessment, RunPoints, assess, assess_safely
@@ -89,10 +90,11 @@ class _Plan(Struct):
         return hashlib.sha256(json.dumps(sorted(self.new)).encode()).hexdigest()
 
 
-def temporary_folder(layout: Layout) -> tempfile.TemporaryDirectory[str]:
+def temporary_folder(layout: Layout) -> AbstractContextManager[str | Path]:
     """Return a folder for bundles, below the home: mpsq gc removes it if the command is killed."""
-    is_writable = os.access(layout.backups, os.W_OK)  # a queue on a read-only disk is exported, too
-    return tempfile.TemporaryDirectory(prefix=".partial-", dir=layout.backups if is_writable else None)
+    if not os.access(layout.backups, os.W_OK):  # a queue on a read-only disk is exported, too
+        return scratch.folder()
+    return tempfile.TemporaryDirectory(prefix=".partial-", dir=layout.backups)
 
 
 def merge(layout: Layout, bundles: Sequence[tuple[str, Path]]) -> list[Merged]:

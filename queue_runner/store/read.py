@@ -111,13 +111,13 @@ def _archived(db: Path, copies: ExitStack) -> str | None:
         return None
     if not log.exists() or not log.stat().st_size:
         return f"file:{quote(str(db))}?mode=ro&immutable=1"
-    from tempfile import TemporaryDirectory  # takes milliseconds
+    from queue_runner.host import scratch  # takes milliseconds
 
-    folder = copies.enter_context(TemporaryDirectory(prefix="mpsq-"))
+    folder = copies.enter_context(scratch.folder())
     for path in (db, log):
         shutil.copy(path, folder)
-    Path(folder, "runs").symlink_to(db.parent / "runs")  # where a reader looks for the ends that are not stored
-    return f"file:{quote(str(Path(folder, db.name)))}?mode=ro"
+    (folder / "runs").symlink_to(db.parent / "runs")  # where a reader looks for the ends that are not stored
+    return f"file:{quote(str(folder / db.name))}?mode=ro"
 
 
 def _used(connection: sqlite3.Connection, db: Path, any_schema: bool) -> Iterator[sqlite3.Connection]:

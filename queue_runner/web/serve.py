@@ -9,7 +9,6 @@ import signal
 import socket
 import sys
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 import uvicorn
 from anyio.to_thread import current_default_thread_limiter
@@ -145,11 +144,12 @@ async def _serve(site: Site, listener: socket.socket) -> None:
 def _opened(address: str) -> Iterator[None]:
     """Open the address in the user's browser. It goes through a file that only they may read: the arguments of a
     program are for everybody to see."""
-    import tempfile
     import webbrowser
 
-    with tempfile.TemporaryDirectory(prefix="mpsq-web-") as folder:  # mode 0700
-        page = Path(folder) / "open.html"
+    from queue_runner.host import scratch
+
+    with scratch.folder() as folder:
+        page = folder / "open.html"
         page.write_text(f'<!doctype html><meta http-equiv="refresh" content="0; url={address}"><title>mpsq</title>\n')
         with contextlib.suppress(webbrowser.Error):
             webbrowser.open(page.as_uri())
