@@ -30,12 +30,11 @@ class Where(StrEnum):
 def waiting(connection: Connection) -> list[tuple[int, int, int]]:
     """Return (run id, job id, priority) of all waiting runs, in their order."""
     rows = connection.execute(
-        select(runs.c.id, runs.c.job_id, jobs.c.priority)
-        .join(jobs, jobs.c.id == runs.c.job_id)
+        select(runs.c.id, runs.c.job_id, runs.c.job_priority)
         .where(runs.c.state.in_(WAITING))
-        .order_by(jobs.c.priority.desc(), runs.c.position, runs.c.id)
+        .order_by(runs.c.job_priority.desc(), runs.c.position, runs.c.id)
     )
-    return [(row.id, row.job_id, row.priority) for row in rows]
+    return [(row.id, row.job_id, row.job_priority) for row in rows]
 
 
 def move(connection: Connection, chosen: Collection[int], where: Where, others: Collection[int], actor: str) -> None:

@@ -15,8 +15,16 @@ WHERE runs.state != 'DONE') AS anon_1, (SELECT max(runs.position) AS max_1
 FROM runs
 WHERE runs.state != 'DONE') AS anon_2
 """
-ADD_FIRST_RUN = "INSERT INTO runs (job_id, number, repeat, attempt, lane, position, state, created_at, not_before_at) VALUES (:job_id, :number, :repeat, :attempt, :lane, :position, :state, :created_at, :not_before_at)"
-ADD_RUN = "INSERT INTO runs (job_id, number, repeat, attempt, lane, position, state, outcome, exit_code, signal, reason, created_at, claimed_at, started_at, ended_at, cancel_requested_at, blocked_reason, paused_at, token, boot_id, machine_hash, software_hash, not_before_at, resumed_from) VALUES (:job_id, :number, :repeat, :attempt, :lane, :position, :state, :outcome, :exit_code, :signal, :reason, :created_at, :claimed_at, :started_at, :ended_at, :cancel_requested_at, :blocked_reason, :paused_at, :token, :boot_id, :machine_hash, :software_hash, :not_before_at, :resumed_from) RETURNING id"
+ADD_FIRST_RUN = """
+INSERT INTO runs (job_id, number, repeat, attempt, lane, position, state, created_at, not_before_at, job_priority) VALUES (:job_id, :number, :repeat, :attempt, :lane, :position, :state, :created_at, :not_before_at, (SELECT jobs.priority
+FROM jobs
+WHERE jobs.id = :job_id))
+"""
+ADD_RUN = """
+INSERT INTO runs (job_id, number, repeat, attempt, lane, position, state, outcome, exit_code, signal, reason, created_at, claimed_at, started_at, ended_at, cancel_requested_at, blocked_reason, paused_at, token, boot_id, machine_hash, software_hash, not_before_at, resumed_from, job_priority) VALUES (:job_id, :number, :repeat, :attempt, :lane, :position, :state, :outcome, :exit_code, :signal, :reason, :created_at, :claimed_at, :started_at, :ended_at, :cancel_requested_at, :blocked_reason, :paused_at, :token, :boot_id, :machine_hash, :software_hash, :not_before_at, :resumed_from, (SELECT jobs.priority
+FROM jobs
+WHERE jobs.id = :job_id)) RETURNING id
+"""
 CAN_START = """
 SELECT runs.id
 FROM runs JOIN jobs ON jobs.id = runs.job_id
@@ -104,26 +112,7 @@ WHERE runs.job_id = v_dependency.job_id AND v_dependency.verdict != 'met')) AND 
 FROM lanes
 WHERE lanes.name = :this_lane AND lanes.paused_at IS NOT NULL)) AND NOT (EXISTS (SELECT *
 FROM lanes
-WHERE instr(',' || jobs.lane || ',', ',' || lanes.name || ',') > 0 AND lanes.name != 'machine' AND lanes.paused_at IS NOT NULL)) AND jobs.priority = 0 ORDER BY runs.position, runs.id
-"""
-PRIORITISED = """
-SELECT runs.id, runs.job_id, runs.number, jobs.group_id, jobs.lane
-FROM runs JOIN jobs ON jobs.id = runs.job_id
-WHERE runs.state = 'QUEUED' AND runs.lane = :this_lane AND (runs.not_before_at IS NULL OR runs.not_before_at <= :now) AND (jobs.deadline_at IS NULL OR jobs.deadline_at > :now) AND NOT (EXISTS (SELECT *
-FROM v_dependency
-WHERE runs.job_id = v_dependency.job_id AND v_dependency.verdict != 'met')) AND NOT (EXISTS (SELECT *
-FROM lanes
-WHERE lanes.name = :this_lane AND lanes.paused_at IS NOT NULL)) AND NOT (EXISTS (SELECT *
-FROM lanes
-WHERE instr(',' || jobs.lane || ',', ',' || lanes.name || ',') > 0 AND lanes.name != 'machine' AND lanes.paused_at IS NOT NULL)) AND runs.job_id IN (SELECT jobs.id
-FROM jobs
-WHERE jobs.priority != 0) AND jobs.priority * :sign > 0 ORDER BY jobs.priority DESC, runs.position, runs.id
-"""
-ANY_PRIORITISED = """
-SELECT jobs.id
-FROM jobs
-WHERE jobs.priority != 0
-LIMIT 1 OFFSET 0
+WHERE instr(',' || jobs.lane || ',', ',' || lanes.name || ',') > 0 AND lanes.name != 'machine' AND lanes.paused_at IS NOT NULL)) ORDER BY runs.job_priority DESC, runs.position, runs.id
 """
 CLAIM = "UPDATE runs SET lane=:lane, state='RUNNING', claimed_at=:claimed_at, blocked_reason=NULL, token=:token, boot_id=:boot_id WHERE runs.id = :run_id AND runs.state = 'QUEUED' RETURNING job_id, number, repeat"
 SPEC_OF_JOB = """

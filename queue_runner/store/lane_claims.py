@@ -109,13 +109,9 @@ def active(connection: Connection) -> list[Active]:
 
 def waiting(connection: Connection, now: float, lane: str = DEFAULT_LANE) -> Iterator[Waiting]:
     """Return the runs of this machine, or of a lane elsewhere, that may start, in the order in which they are claimed.
-    No more of them are read than are needed, but for those with a priority."""
-    statements = [(hot_sql.STARTABLE, 0)]
-    if connection.row(hot_sql.ANY_PRIORITISED) is not None:
-        statements = [(hot_sql.PRIORITISED, 1), *statements, (hot_sql.PRIORITISED, -1)]
-    for sql, sign in statements:
-        for row in connection.each(sql, {"this_lane": lane, "now": now, "sign": sign}):
-            yield Waiting(*row)
+    No more of them are read than are needed."""
+    for row in connection.each(hot_sql.STARTABLE, {"this_lane": lane, "now": now}):
+        yield Waiting(*row)
 
 
 def following(connection: Connection, run_id: int, lane: Lane) -> Following:

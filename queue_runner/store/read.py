@@ -35,7 +35,7 @@ _FULL_BELOW_BYTES = 1 << 20
 _RUN = re.compile(r"\d+\.\d+(-\d+)?")
 _BACKUP = re.compile(r"(mpsq|replaced)-.*\.db")
 
-HEAD = "0020"
+HEAD = "0021"
 """The schema revision that this code reads and writes: the newest migration. Here so that readers start fast."""
 
 

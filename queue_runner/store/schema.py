@@ -101,7 +101,6 @@ jobs = Table(
     Index("jobs_question", text(QUESTION)),
     Index("jobs_snapshot", "snapshot_hash"),
     Index("jobs_deadline", "deadline_at", sqlite_where=text("deadline_at IS NOT NULL")),
-    Index("jobs_prioritised", "priority", sqlite_where=text("priority <> 0")),
     sqlite_autoincrement=True,
 )
 
@@ -140,6 +139,7 @@ runs = Table(
     Column("software_hash", Text, ForeignKey("fingerprints.hash")),
     Column("not_before_at", Float),  # --at, or the back-off of a retry
     Column("resumed_from", Integer),  # the run whose checkpoint it resumes from: a separate row of reports
+    Column("job_priority", Integer, nullable=False, server_default=text("0")),  # until it is DONE
     UniqueConstraint("job_id", "number", name="runs_number"),
     CheckConstraint(_one_of("state", State), name="state"),
     CheckConstraint(_one_of("outcome", Outcome), name="outcome"),
@@ -150,7 +150,7 @@ runs = Table(
     CheckConstraint("(state = 'RUNNING') <= (claimed_at IS NOT NULL AND token IS NOT NULL)", name="running_is_claimed"),
     Index("runs_one_running_per_lane", "lane", unique=True, sqlite_where=text("state = 'RUNNING'")),
     Index("runs_ended", "ended_at"),
-    Index("runs_queue", "lane", "position", sqlite_where=text("state = 'QUEUED'")),
+    Index("runs_queue", "lane", text("job_priority DESC"), "position", sqlite_where=text("state = 'QUEUED'")),
     Index("runs_unended", "position", sqlite_where=text("state <> 'DONE'")),
     Index("runs_not_before", "not_before_at", sqlite_where=text("not_before_at IS NOT NULL")),
     sqlite_autoincrement=True,

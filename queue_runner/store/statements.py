@@ -97,10 +97,12 @@ PLACES = select(
     *(select(end(runs.c.position)).where(_UNENDED).scalar_subquery() for end in (func.min, func.max)),
 )
 """The first and the last position of the queue."""
+_AS_ITS_JOB = {"job_priority": select(jobs.c.priority).where(jobs.c.id == _JOB_ID).scalar_subquery()}
 ADD_FIRST_RUN = _add(
     runs, "job_id", "number", "repeat", "attempt", "lane", "position", "state", "created_at", "not_before_at"
-)
-ADD_RUN = _add(runs, *_without_id(runs)).returning(runs.c.id)
+).values(_AS_ITS_JOB)
+_GIVEN = [name for name in _without_id(runs) if name not in _AS_ITS_JOB]
+ADD_RUN = _add(runs, *_GIVEN).values(_AS_ITS_JOB).returning(runs.c.id)
 
 # -- which run may start -----------------------------------------------------------------------------------------------
 
@@ -157,15 +159,8 @@ _STARTABLE = (
     .where(*MAY_START)
 )
 STARTABLE_RUN = _STARTABLE.where(_IS_THE_RUN)
-_IN_ORDER = runs.c.position, runs.c.id
-STARTABLE = _STARTABLE.where(jobs.c.priority == 0).order_by(*_IN_ORDER)
-"""The runs of priority 0, most by far: an index has their order, so that no more of them are read than are needed."""
-_PRIORITISED = select(jobs.c.id).where(jobs.c.priority != 0).correlate(None)
-PRIORITISED = _STARTABLE.where(runs.c.job_id.in_(_PRIORITISED), jobs.c.priority * bindparam("sign") > 0).order_by(
-    jobs.c.priority.desc(), *_IN_ORDER
-)
-"""The runs of other priorities: those above 0 if :sign is 1, those below if it is -1."""
-ANY_PRIORITISED = _PRIORITISED.limit(1)
+STARTABLE = _STARTABLE.order_by(runs.c.job_priority.desc(), runs.c.position, runs.c.id)
+"""An index has this order, so that no more runs are read than are needed."""
 CLAIM = _change_run(
     runs.c.state == State.QUEUED,
     state=State.RUNNING,

@@ -78,5 +78,8 @@ FROM dependencies d;
 CREATE TRIGGER job_events_are_final BEFORE UPDATE ON job_events
 BEGIN SELECT RAISE(ABORT, 'job_events is append-only'); END;
 
+CREATE TRIGGER runs_follow_their_job AFTER UPDATE OF priority ON jobs
+BEGIN UPDATE runs SET job_priority = NEW.priority WHERE job_id = NEW.id AND state <> 'DONE'; END;
+
 CREATE TRIGGER done_is_final BEFORE UPDATE OF state, outcome ON runs WHEN OLD.state = 'DONE'
 BEGIN SELECT RAISE(ABORT, 'a run that is DONE stays as it is: a retry is a new run'); END;

@@ -48,7 +48,7 @@ def plan(connection: sqlite3.Connection, sql: str) -> str:
 
 READS_ALL = re.compile(
     r"SCAN (runs|jobs|job_events)"
-    r"(?! USING (COVERING )?INDEX (runs_one_running_per_lane|runs_queue|runs_unended|jobs_prioritised)$)",
+    r"(?! USING (COVERING )?INDEX (runs_one_running_per_lane|runs_queue|runs_unended)$)",
     re.MULTILINE,
 )
 """A table is read from its beginning to its end, or an index that has all of its rows."""
@@ -57,7 +57,7 @@ READS_ALL = re.compile(
 @pytest.mark.parametrize(
     "name",
     [
-        *("PLACES", "ACTIVE", "LANES_IN_USE", "CAN_START", "STARTABLE", "PRIORITISED", "NEXT_START_AT", "LATE"),
+        *("PLACES", "ACTIVE", "LANES_IN_USE", "CAN_START", "STARTABLE", "NEXT_START_AT", "LATE"),
         *("NEXT_DEADLINE_AT", "MISSED", "HELD_JOBS", "ALL_QUEUED_JOBS", "ALL_UNPAUSED_JOBS", "NEWEST_EVENT_OF_RUN"),
     ],
 )

@@ -47,7 +47,11 @@ def set_back(old: sqlite3.Connection, version: str) -> None:
     """Let a database seem to have this earlier schema, where what came later does not show: migrations 0016 and 0018
     change columns."""
     old.execute("UPDATE alembic_version SET version_num = ?", [version])
-    for index in ("jobs_deadline", "jobs_prioritised", "jobs_snapshot", "runs_unended", "runs_not_before"):  # 0020
+    for dropped in ("TRIGGER runs_follow_their_job", "INDEX runs_queue"):  # 0021
+        old.execute(f"DROP {dropped}")
+    old.execute("ALTER TABLE runs DROP COLUMN job_priority")
+    old.execute("CREATE INDEX runs_queue ON runs (lane, position) WHERE state = 'QUEUED'")
+    for index in ("jobs_deadline", "jobs_snapshot", "runs_unended", "runs_not_before"):  # 0020
         old.execute(f"DROP INDEX {index}")
     old.execute("DROP INDEX job_events_run")
     old.execute("DROP TABLE merges")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -115,6 +116,26 @@ def queue(connection: Connection) -> list[int]:
 def submit(connection: Connection, *priorities: int) -> None:
     new = [NewJob(SPEC, 1, Terms(priority=priority)) for priority in priorities]
     jobs.submit(connection, "test", 0, new, [(n, 1) for n in range(len(new))])
+
+
+def test_the_next_run_costs_no_more_where_more_wait_whatever_their_priorities(engine: Engine) -> None:
+    def steps(connection: Connection) -> int:
+        count = itertools.count()
+        connection._driver.set_progress_handler(lambda: next(count) < 0, 1)
+        next(lane_claims.waiting(connection, NOW))
+        connection._driver.set_progress_handler(None, 0)
+        return next(count)
+
+    with writing(engine) as connection:
+        jobs.submit(connection, "ended", 0, [NewJob(SPEC, 1, Terms(priority=1))], [(0, 1)])
+        jobs.request_cancel(connection, [1], "user")
+        few_steps = []
+        for n_more in (10, 1000):
+            for priority in (-1, 0):
+                new = [NewJob(SPEC, n_more, Terms(priority=priority))]
+                jobs.submit(connection, "t", 0, new, [(0, repeat + 1) for repeat in range(n_more)])
+            few_steps.append(steps(connection))
+    assert few_steps[1] < 1.5 * few_steps[0], few_steps
 
 
 @pytest.mark.parametrize(
