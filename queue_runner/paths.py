@@ -72,11 +72,16 @@ class Layout(Struct, frozen=True):
 def home() -> Path:
     """Return the queue's home: MPSQ_HOME, else var/ of the checkout this code runs from, else the user's data folder.
 
-    The path is absolute and need not exist. Raises: MpsqError when MPSQ_HOME is relative.
+    The path is absolute and need not exist. Raises: MpsqError when MPSQ_HOME is relative, or it is not valid UTF-8.
     """
-    if chosen := os.environ.get("MPSQ_HOME"):
-        return _said(chosen)
-    return home_of_checkout() or data_folder()
+    chosen = os.environ.get("MPSQ_HOME")
+    place = _said(chosen) if chosen else home_of_checkout() or data_folder()
+    try:
+        str(place).encode()  # SQLite's own texts have it
+    except UnicodeEncodeError:
+        message = f"the path of the queue is not valid UTF-8: {os.fsencode(place)!r}"
+        raise MpsqError(message, "set MPSQ_HOME to another folder") from None
+    return place
 
 
 def data_folder() -> Path:

@@ -78,7 +78,7 @@ def _limit(what: int, most: int) -> None:
 def frames_of(path: Path) -> Iterator[tuple[int, bytes]]:
     """Yield the frames of a file, which is opened with the limits of a bundle. Raises: BadBundle for one that cannot be
     read as a bundle."""
-    url = f"file:{quote(str(path))}?mode=ro&immutable=1"
+    url = f"file:{quote(bytes(path))}?mode=ro&immutable=1"
     try:
         with contextlib.closing(sqlite3.connect(url, uri=True, isolation_level=None)) as connection:
             for limit, value in _LIMITS.items():

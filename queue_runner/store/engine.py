@@ -203,7 +203,7 @@ def open_engine(db: Path, *, check: bool = True, keep_open: bool = False, foreig
 
 def _connect(db: Path, timeout_s: float) -> sqlite3.Connection:
     """Connect to a database that exists: SQLite would create an empty one in place of one that was removed."""
-    address = f"file:{quote(str(db))}?mode=rw"
+    address = f"file:{quote(bytes(db))}?mode=rw"
     return sqlite3.connect(
         address, uri=True, timeout=timeout_s, isolation_level=None, check_same_thread=False, factory=_Driver
     )

@@ -22,7 +22,7 @@ Named = tuple[str, str]
 @contextmanager
 def opened(db: Path) -> Iterator[sqlite3.Connection]:
     """Open a read-only connection that never waits for a lock. Raises: sqlite3.Error."""
-    with closing(sqlite3.connect(f"file:{quote(str(db))}?mode=ro", uri=True, timeout=_BUSY_S)) as connection:
+    with closing(sqlite3.connect(f"file:{quote(bytes(db))}?mode=ro", uri=True, timeout=_BUSY_S)) as connection:
         yield connection
 
 

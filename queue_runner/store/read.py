@@ -95,7 +95,7 @@ def reading(db: Path, *, any_schema: bool = False, patience_s: float = 30.0) -> 
         raise no_queue(db)
     with ExitStack() as copies:
         try:
-            address = _archived(db, copies) or f"file:{quote(str(db))}?mode=ro"
+            address = _archived(db, copies) or f"file:{quote(bytes(db))}?mode=ro"
             connection = sqlite3.connect(address, uri=True, timeout=patience_s, isolation_level=None)
         except (sqlite3.Error, OSError) as error:
             raise MpsqError(f"the database cannot be opened: {error}", "mpsq db path shows where it is") from error
@@ -110,14 +110,14 @@ def _archived(db: Path, copies: ExitStack) -> str | None:
     if os.access(db.parent, os.W_OK) or Path(f"{db}-shm").exists():
         return None
     if not log.exists() or not log.stat().st_size:
-        return f"file:{quote(str(db))}?mode=ro&immutable=1"
+        return f"file:{quote(bytes(db))}?mode=ro&immutable=1"
     from queue_runner.host import scratch  # takes milliseconds
 
     folder = copies.enter_context(scratch.folder())
     for path in (db, log):
         shutil.copy(path, folder)
     (folder / "runs").symlink_to(db.parent / "runs")  # where a reader looks for the ends that are not stored
-    return f"file:{quote(str(folder / db.name))}?mode=ro"
+    return f"file:{quote(bytes(folder / db.name))}?mode=ro"
 
 
 def _used(connection: sqlite3.Connection, db: Path, any_schema: bool) -> Iterator[sqlite3.Connection]:

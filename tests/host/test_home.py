@@ -49,6 +49,12 @@ def test_a_relative_home_is_refused(monkeypatch: pytest.MonkeyPatch, text: str) 
     assert "absolute" in caught.value.hint
 
 
+def test_a_home_that_no_text_can_name_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MPSQ_HOME", os.fsdecode(b"/tmp/\xff"))
+    with pytest.raises(MpsqError, match=r"not valid UTF-8: b'/tmp/\\xff'"):
+        paths.home()
+
+
 def test_without_the_variable_it_is_var_of_the_checkout(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("MPSQ_HOME", "")
     monkeypatch.chdir(tmp_path)
