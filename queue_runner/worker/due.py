@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable
 from typing import IO
 
-from queue_runner.errors import MpsqError, UsageError
+from queue_runner.errors import UsageError
 from queue_runner.host import job_environments, job_secrets
 from queue_runner.paths import Layout
 from queue_runner.source import verify
@@ -33,9 +33,19 @@ _RETRY_S = 60.0
 """Time between two attempts at a submission that the store refused, on a full disk for example."""
 _INVALID = 2
 """The exit code of `mpsq submit` for a command line that cannot be submitted."""
-_GONE = (FileNotFoundError, NotADirectoryError, PermissionError, MpsqError)
-"""Errors of a folder, an interpreter or an environment that waiting does not bring back."""
 _ADD_AGAIN = "bring it back, or remove the schedule and add it again"
+_IN_ITS_FOLDER = f"""
+import os, sys
+try:
+    os.chdir(sys.argv[1])
+    os.execv(sys.argv[2], sys.argv[2:])
+except OSError as error:
+    print(f"error: {{error.filename or sys.argv[2]}}: {{error.strerror}} ({_ADD_AGAIN})")
+    is_gone = isinstance(error, (FileNotFoundError, NotADirectoryError, PermissionError))
+    sys.exit({_INVALID} if is_gone else 1)
+"""
+"""Runs a program in a folder. The worker must not enter it: on a network drive that is gone, all its threads would wait
+in the kernel."""
 
 
 class DueSchedules:
@@ -65,13 +75,12 @@ class DueSchedules:
         for command in commands:
             try:
                 self._child = self._child or _Child(self._layout, command)
-            except (OSError, job_secrets.Missing) as error:
-                if not isinstance(error, _GONE):
-                    self._refuse(command, str(error), is_final=False)
-                    return
-                reason = error.message if isinstance(error, MpsqError) else f"{error.filename}: {error.strerror}"
-                self._refuse(command, f"{reason} ({_ADD_AGAIN})", is_final=True)
+            except job_secrets.Missing as error:
+                self._refuse(command, f"{error.message} ({_ADD_AGAIN})", is_final=True)
                 continue
+            except OSError as error:
+                self._refuse(command, str(error), is_final=False)
+                return
             if not self._child.wait(patience_s):
                 return
             code, output = self._child.result()
@@ -109,7 +118,7 @@ class DueSchedules:
 class _Child:
     """`mpsq submit` with the stored words, environment, interpreter and folder, in a session of its own.
 
-    Raises: OSError when its folder or interpreter is gone; job_secrets.Missing when its environment is.
+    Raises: OSError when there can be no process; job_secrets.Missing when its environment is gone.
     """
 
     def __init__(self, layout: Layout, command: StoredCommand) -> None:
@@ -119,10 +128,11 @@ class _Child:
         env = job_environments.read(layout, command.env_file) | ours | {"MPSQ_HOME": str(layout.home)}
         # -P: a module-like file name in the folder must not take its place
         argv = [command.python or sys.executable, "-P", "-m", "queue_runner.cli", "submit", f"--schedule={command.id}"]
+        argv = [sys.executable, "-I", "-S", "-c", _IN_ITS_FOLDER, command.cwd, *argv]
         argv += json.loads(command.command_json)
         self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - a file, since a full pipe would block it
         streams = {"stdin": subprocess.DEVNULL, "stdout": self._output, "stderr": self._output}
-        self._process = subprocess.Popen(argv, cwd=command.cwd, env=env, start_new_session=True, **streams)  # type: ignore[call-overload]
+        self._process = subprocess.Popen(argv, cwd="/", env=env, start_new_session=True, **streams)  # type: ignore[call-overload]
 
     def wait(self, patience_s: float) -> bool:
         """Wait for its end or its deadline; return whether either has come."""

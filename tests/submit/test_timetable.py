@@ -6,9 +6,11 @@ import contextlib
 import json
 import os
 import sqlite3
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,6 +23,7 @@ from queue_runner.source import verify
 from queue_runner.store import read
 from queue_runner.store.engine import open_engine
 from queue_runner.submit import plan, timetable
+from queue_runner.worker import due
 from queue_runner.worker.due import DueSchedules
 from tests import named_rows
 from tests.cli_support import Cli, empty_queue
@@ -211,6 +214,31 @@ def test_a_folder_that_does_not_answer_keeps_nobody(
     assert submitted(layout) == []
     assert "not submitted within 1 s" in str(row(layout).last_error)
     engine.dispose()
+
+
+def test_the_worker_does_not_enter_its_folder(layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stands for a folder on a network drive that is gone: whoever enters it waits in the kernel."""
+    entered: list[object] = []
+
+    class Started(subprocess.Popen[bytes]):
+        def __init__(self, argv: list[str], *, cwd: str | None = None, **options: Any) -> None:
+            entered.append(cwd)
+            super().__init__(argv, cwd=cwd, **options)
+
+    add()
+    make_due(layout)
+    monkeypatch.setattr(due.subprocess, "Popen", Started)
+    work(layout)
+    assert entered == ["/"] and json.loads(submitted(layout)[0]["spec_json"])["cwd"] == str(tmp_path / "work")
+
+
+def test_an_interpreter_that_is_gone_is_said_and_the_next_time_comes(layout: Layout) -> None:
+    add()
+    make_due(layout)
+    with sqlite3.connect(layout.db) as connection:
+        connection.execute("UPDATE schedules SET python = '/no/such/python'")
+    work(layout)
+    assert "/no/such/python: No such file" in str(row(layout).last_error) and (row(layout).next_at or 0) > time.time()
 
 
 def test_a_job_that_it_waits_for_and_that_is_gone(layout: Layout) -> None:
