@@ -14,6 +14,7 @@ import resource
 import signal
 import socket
 import sqlite3
+import stat
 import sys
 import threading
 import time
@@ -239,14 +240,20 @@ class Worker:
         self._kept_up_at = time.monotonic()
         reserve.keep(self._layout)
         checkpoint(self._layout.db)
-        logs = [self._layout.worker_log]
-        with contextlib.suppress(RuntimeError):  # a user without a home
-            logs.append(paths.launchd_log(self._service_label, Path.home()))
-        for log_file in logs:
-            with contextlib.suppress(OSError):
-                if os.path.samestat(log_file.stat(), os.fstat(2)):
-                    cut_middle(log_file, self._log_bytes, self._log_bytes // 4)  # no service manager rotates it
+        with contextlib.suppress(OSError, RuntimeError):  # there is no such log; the user has no home
+            self._cut_log()
         self._held.touch()  # cleaners of temporary files spare a young lock
+
+    def _cut_log(self) -> None:
+        """Cut the log that this process writes: no service manager rotates it. Only where it is not the queue's, the
+        user's home is looked at, which may be on a network drive that is gone."""
+        output, log_file = os.fstat(2), self._layout.worker_log
+        if not stat.S_ISREG(output.st_mode):
+            return
+        if not (log_file.exists() and os.path.samestat(log_file.stat(), output)):
+            log_file = paths.launchd_log(self._service_label, Path.home())
+        if os.path.samestat(log_file.stat(), output):
+            cut_middle(log_file, self._log_bytes, self._log_bytes // 4)
 
     def _answer(self, bell: int) -> None:
         while rung := os.read(bell, 4096):
