@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 import sqlite3
 import time
+from calendar import timegm
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -36,7 +38,7 @@ def make(layout: Layout, label: str = BY_HAND) -> Path:
 
 def make_from(source: sqlite3.Connection, layout: Layout, label: str) -> Path:
     """Make a backup as `make` does, of the database that `source` has open, whatever is under its name now."""
-    target = free_name(layout.backups, f"mpsq-%Y%m%d-%H%M%S-{label}.db")
+    target = next_name(layout.backups, f"mpsq-%Y%m%d-%H%M%S-{label}.db")
     try:
         layout.backups.mkdir(mode=0o700, parents=True, exist_ok=True)
         with replacing(target, durable=True) as partial:
@@ -101,14 +103,15 @@ def stored(folder: Path) -> list[Path]:
     return sorted(path for path in folder.glob("mpsq-*.db") if _NAME.fullmatch(path.name))
 
 
-def free_name(folder: Path, pattern: str) -> Path:
-    """Return a path for now that does not exist. `pattern` is a name with the time for strftime in it."""
+def next_name(folder: Path, pattern: str) -> Path:
+    """Return a path for now, or for the second after the newest copy: the clock may have been set back, and names sort
+    in the order in which they were made. `pattern` is a name with the time for strftime in it."""
     at = time.time()
-    while True:
-        path = folder / time.strftime(pattern, time.gmtime(at))
-        if not path.exists():
-            return path
-        at += 1  # two within one second
+    for path in folder.glob("*.db"):
+        with suppress(ValueError):
+            stamp = "-".join(path.name.split("-")[1:3]).removesuffix(".db")
+            at = max(at, timegm(time.strptime(stamp, "%Y%m%d-%H%M%S")) + 1)
+    return folder / time.strftime(pattern, time.gmtime(at))
 
 
 def remedy(layout: Layout) -> str:

@@ -193,7 +193,7 @@ def _keep_old(layout: Layout) -> Path | None:
     """
     log = Path(f"{layout.db}-wal")
     layout.backups.mkdir(mode=0o700, parents=True, exist_ok=True)
-    copy = backup.free_name(layout.backups, "replaced-%Y%m%d-%H%M%S.db")
+    copy = backup.next_name(layout.backups, "replaced-%Y%m%d-%H%M%S.db")
     exists = layout.db.exists()
     try:
         if exists and not write_back(layout.db):

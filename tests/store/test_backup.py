@@ -99,6 +99,17 @@ def test_rotation_keeps_what_others_made(queue: Layout) -> None:
     assert names(queue.backups) == sorted([*made[1:3], *made[-2:], "mine.db", "mpsq-x.db"])
 
 
+def test_the_newest_copy_comes_last_after_the_clock_was_set_back(queue: Layout) -> None:
+    """Else it is the first that a rotation removes, and a restore takes one from before."""
+    (queue.backups / "mpsq-20990101-000000-auto.db").touch()
+    (queue.backups / "mpsq-20990101-000000-xx.db").touch()
+    (queue.backups / "mpsq-no-time.db").touch()
+    made = backup.make(queue, backup.AUTO)
+    assert backup.stored(queue.backups)[-1] == made
+    backup.rotate(queue.backups, 1)
+    assert [path for path in queue.backups.iterdir() if path.name.endswith("-auto.db")] == [made]
+
+
 class Clock:
     """Both clocks, and a worker's backups on them."""
 
