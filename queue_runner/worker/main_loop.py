@@ -27,6 +27,7 @@ from apscheduler.executors.pool import ThreadPoolExecutor
 from apscheduler.jobstores.base import JobLookupError
 from apscheduler.schedulers.background import BackgroundScheduler
 
+import queue_runner
 from queue_runner import config_file, extensions, paths
 from queue_runner.errors import (
     AlreadyRunning,
@@ -116,6 +117,7 @@ class Worker:
         manager: ServiceManager,
         *,
         until_idle: bool,
+        is_service: bool = False,
     ) -> None:
         self._layout = layout
         self._manager = manager
@@ -125,6 +127,7 @@ class Worker:
         self._log_bytes, self._service_label = settings.keep_worker_log_bytes, settings.service_label
         self._until_idle = until_idle
         self._db_file = _file_id(layout.db)
+        self._code = _version_of_code() if is_service else None
         self._engine = open_engine(layout.db, keep_open=True)
         self._steps = Steps(layout, settings, self._engine, log.info)
         self._hooks = Hooks(layout, settings, self._engine, log.info, lambda: self._steps.stuck)
@@ -149,6 +152,7 @@ class Worker:
         """Work until a signal stops it. A run in progress then continues under its warden (detach).
 
         Raises: DamageError when the database was removed or replaced meanwhile; what it held is in a backup then.
+        MpsqError when a service has to start anew.
         """
         with read.reading(self._layout.db) as opened:
             self._work()
@@ -156,6 +160,8 @@ class Worker:
                 raise self._rescued(opened)
         checkpoint(self._layout.db)
         self._engine.dispose()
+        if self._was_upgraded():
+            raise MpsqError("mpsq was upgraded while the worker ran", "its service starts again, as the new one")
 
     def _work(self) -> None:
         reserve.keep(self._layout)
@@ -209,6 +215,11 @@ class Worker:
             return True
         except OSError:
             return False  # the folder cannot be reached for the moment
+
+    def _was_upgraded(self) -> bool:
+        """Return whether another mpsq is in the place of this one: what a service then imported would not fit to what
+        it has. A worker without a manager to start it again goes on."""
+        return self._code is not None and _version_of_code() not in (self._code, None)
 
     def _rescued(self, opened: sqlite3.Connection) -> DamageError:
         """Save what this worker can still read; in the user's data folder if the home is gone, too."""
@@ -307,7 +318,7 @@ class Worker:
 
     def _step_once(self) -> None:
         self._rung.clear()
-        if self._lost_the_database():
+        if self._lost_the_database() or self._was_upgraded():
             self._stopped.set()
             return
         try:
@@ -344,6 +355,15 @@ def _file_id(path: Path) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
+def _version_of_code() -> tuple[int, ...] | None:
+    """Return what an installation changes in any case; None in the middle of one."""
+    try:
+        status = Path(queue_runner.__file__).stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino, status.st_mtime_ns
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the worker. Returns its exit code: 75 when another worker holds the queue, and 0 instead of any code that a
     restart cannot fix when a service manager started it (`--service`)."""
@@ -371,7 +391,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         log.info("worker %d on %s", os.getpid(), layout.home)
         for sentence in config_file.removed(layout.config):
             log.warning("%s", sentence)
-        Worker(layout, settings, held, manager, until_idle=options.until_idle).run()
+        Worker(layout, settings, held, manager, until_idle=options.until_idle, is_service=options.service).run()
         held.close()
     except MpsqError as error:
         log.error("%s", error.message)

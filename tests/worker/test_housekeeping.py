@@ -69,6 +69,29 @@ def test_a_worker_that_idles_through_an_upgrade_starts_the_warden_that_it_knows(
     assert queue.written() == ["ran"]
 
 
+def test_a_service_starts_anew_after_an_upgrade_and_its_run_continues(queue: Queue) -> None:
+    queue.submit("while [ ! -e go ]; do sleep 0.02; done; echo ran >> $J")
+    (installed := queue.folder / "__init__.py").touch()
+    code = (
+        f"import queue_runner, sys; queue_runner.__file__ = {str(installed)!r}\n"
+        "from queue_runner.worker import main_loop; sys.exit(main_loop.main(['--service']))"
+    )
+    with (queue.folder / "worker.log").open("ab") as log:
+        worker = subprocess.Popen([sys.executable, "-c", code], stderr=log)
+    try:
+        until(lambda: queue.rows()[0]["state"] == "RUNNING", "the run")
+        installed.unlink()  # in the middle of an upgrade
+        (queue.folder / "new").touch()
+        (queue.folder / "new").rename(installed)
+        until(lambda: worker.poll() is not None, "the end of the worker")
+    finally:
+        worker.kill()
+    assert worker.wait() == 1 and "mpsq was upgraded" in queue.log()
+    (queue.folder / "go").touch()
+    assert queue.worker("", "--until-idle").wait() == 0
+    assert (queue.rows()[0]["outcome"], queue.written()) == ("SUCCEEDED", ["ran"])
+
+
 @pytest.mark.parametrize("by_launchd", [True, False])
 def test_the_log_that_launchd_has_opened_is_cut_or_that_of_the_queue(
     by_launchd: bool, queue: Queue, monkeypatch: pytest.MonkeyPatch
