@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from itertools import islice
 from typing import IO
 
 from queue_runner.errors import UsageError
@@ -89,6 +90,22 @@ class DueSchedules:
                 self._log(f"schedule {command.name}: submitted")
             else:
                 self._refuse(command, output, is_final=code in (None, _INVALID))
+
+    def set_right(self, now: float) -> None:
+        """Compute anew the next time of a schedule that would miss two times or more: a clock that has since been set
+        back made it. Raises: MpsqError when the store refuses."""
+        with looking(self._engine) as connection:
+            commands = schedules.commands(connection)
+        for command in commands:
+            with contextlib.suppress(UsageError):  # of the stored line, which is reported once it is due
+                times = [*islice(Cron(command.cron, command.timezone).times_after(now), 2)]
+                if command.next_at is None or len(times) < 2 or command.next_at <= times[1]:
+                    continue
+                assert command.id is not None
+                with writing(self._engine) as connection:
+                    if command in schedules.commands(connection):  # nobody has changed it
+                        schedules.set_next(connection, command.id, times[0])
+                self._log(f"schedule {command.name}: the clock was set back, so its next time was computed anew")
 
     def _refuse(self, command: StoredCommand, reason: str, *, is_final: bool) -> None:
         """Record why nothing was submitted. Advance to the next time if that is final; without one the schedule is

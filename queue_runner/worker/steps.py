@@ -6,6 +6,7 @@ alone, and each lane has its own. One thread steps them all.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection
 from functools import partial
 
@@ -67,7 +68,7 @@ class Steps:
             layout, config, engine, lanes, self._supervisors, self._supervisor, self._backups, self._clocks
         )
         self._now = Now(self._clocks.wall(), config)
-        self._began_at = 0.0
+        self._began_at = math.inf
         with writing(engine) as connection:
             lane_claims.keep(connection, [lane.name for lane in lanes])
 
@@ -98,7 +99,9 @@ class Steps:
 
         An error on one lane does not keep the others from their step; it is raised afterwards.
         """
-        self._began_at = self._clocks.wall()
+        if (now := self._clocks.wall()) < self._began_at:  # at the first step, too: it may have been before that
+            self._due.set_right(now)
+        self._began_at = now
         done: set[Action] = set()
         started = again = True
         sampled, error = False, None

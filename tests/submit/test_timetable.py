@@ -216,6 +216,24 @@ def test_a_folder_that_does_not_answer_keeps_nobody(
     engine.dispose()
 
 
+def test_a_clock_that_was_wrong_for_a_while_stops_no_schedule(layout: Layout) -> None:
+    """As of a machine whose clock is years ahead until it finds the network."""
+    for name in ("nightly", "tomorrow", "paused", "broken"):
+        add(name)
+    assert main(["schedule", "pause", "paused"]) == 0
+    soonest = row(layout).next_at
+    with sqlite3.connect(layout.db) as connection:
+        connection.execute("UPDATE schedules SET next_at = next_at + 86400 WHERE name = 'tomorrow'")
+        connection.execute("UPDATE schedules SET next_at = 4e9 WHERE name IN ('nightly', 'broken')")
+        connection.execute("UPDATE schedules SET timezone = 'Mars/Phobos' WHERE name = 'broken'")
+    after = row(layout, "tomorrow").next_at
+    engine = open_engine(layout.db, check=False)
+    DueSchedules(layout, engine, lambda _: None).set_right(time.time())
+    engine.dispose()
+    assert row(layout).next_at == soonest and row(layout, "tomorrow").next_at == after
+    assert row(layout, "paused").next_at is None
+
+
 def test_the_worker_does_not_enter_its_folder(layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Stands for a folder on a network drive that is gone: whoever enters it waits in the kernel."""
     entered: list[object] = []
