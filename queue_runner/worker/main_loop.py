@@ -152,7 +152,7 @@ class Worker:
         """Work until a signal stops it. A run in progress then continues under its warden (detach).
 
         Raises: DamageError when the database was removed or replaced meanwhile; what it held is in a backup then.
-        MpsqError when a service has to start anew.
+        MpsqError when it has to start anew.
         """
         with read.reading(self._layout.db) as opened:
             self._work()
@@ -221,8 +221,11 @@ class Worker:
         it has. A worker without a manager to start it again goes on."""
         return self._code is not None and _version_of_code() not in (self._code, None)
 
-    def _rescued(self, opened: sqlite3.Connection) -> DamageError:
-        """Save what this worker can still read; in the user's data folder if the home is gone, too."""
+    def _rescued(self, opened: sqlite3.Connection) -> MpsqError:
+        """Save what this worker can still read; in the user's data folder if the home is gone, too. An empty queue is
+        not saved: as one that was begun in the folder on which a disk was then mounted."""
+        if opened.execute("SELECT 1 FROM jobs LIMIT 1").fetchone() is None:
+            return MpsqError(f"the database {self._layout.db}, still empty, was removed or replaced", "start it again")
         gone = not self._layout.home.exists()
         place = paths.Layout(paths.data_folder()) if gone else self._layout
         saved = backup.make_from(opened, place, backup.RESCUED)
