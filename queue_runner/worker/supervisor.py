@@ -104,6 +104,7 @@ class Supervisor:
         self._not_before = 0.0
         self._gpu_look_at: float | None = None  # when to ask again what the GPU did after the last run
         self._fruitless = 0
+        self._has_given_up = False  # a run for that reason, and none has started since
 
     # -- the state of the lane -----------------------------------------------------------------------------------------
 
@@ -228,7 +229,7 @@ class Supervisor:
         if run.exit is None and run.fence is None and not run.was_started:
             self._requeue(run)
             return
-        self._fruitless = 0
+        self._fruitless, self._has_given_up = 0, False
         if not self._warden_left_nothing(run) and not self._sweep(
             run, spare_daemons=run.exit is not None and run.exit.stop is None
         ):
@@ -272,7 +273,8 @@ class Supervisor:
         return finish(self._engine, run, folder, ending, exit_, self._config.hold_after_failures)
 
     def _requeue(self, run: ActiveRun) -> None:
-        """Requeue a run without a fence, unless its wardens keep dying before that."""
+        """Requeue a run without a fence, unless its wardens keep dying before that. Where those of the next run do so,
+        too, it is not the run's fault: as where Python was replaced below this worker."""
         claimed, folder = run.claimed, run.folder
         if self._fruitless + 1 < MAX_FRUITLESS_STARTS:
             self._unclaim(claimed, "it never started: no fence was written")
@@ -280,6 +282,10 @@ class Supervisor:
             return
         folder.secrets.unlink(missing_ok=True)
         last_words = last_line(read_end(folder.warden_log)) or "warden.log is empty"
+        if self._has_given_up:
+            self._hold_off(claimed, f"its supervisor died again before the start: {last_words}")
+            return
+        self._has_given_up = True
         reason = f"its supervisor died {MAX_FRUITLESS_STARTS} times before the start: {last_words}"
         self._finish(claimed, folder, Ending(Outcome.SPAWN_FAILED, reason=reason))
         self._log(f"run {claimed.id}: SPAWN_FAILED: {reason}")
@@ -404,11 +410,8 @@ class Supervisor:
         except (checkpoints.Gone, job_secrets.Missing) as error:
             return self._refuse(run, error.ending())
         except OSError as error:
-            self._not_before = self._clocks.steady() + RETRY_AFTER_S
-            self._unclaim(run, f"the machine refused to start it: {error.strerror or error}")
-            retry = f"it is retried every {RETRY_AFTER_S:.0f} s"
-            self._block(Blocked(f"the machine refused to start run {run.id}: {error.strerror or error}; {retry}"))
-            self.close()
+            where = f": {error.filename}" if error.filename else ""
+            self._hold_off(run, f"the machine refused to start it: {error.strerror or error}{where}")
             return False
         failpoints.reach("worker.spawned")
         self.close()  # the warden and the trainer hold the lane now
@@ -417,6 +420,13 @@ class Supervisor:
         self._observer = Observer(self._engine, run, folder, self._config.sample_s, self._other_wardens, fresh=True)
         self._log(f"run {run.id}: started: {run.spec.label()}")
         return True
+
+    def _hold_off(self, run: Claimed, reason: str) -> None:
+        """Requeue a run that nothing but a change of the machine lets start, and start none for a while."""
+        self._not_before = self._clocks.steady() + RETRY_AFTER_S
+        self._unclaim(run, reason)
+        self._block(Blocked(f"run {run.id} cannot be started: {reason}; it is retried every {RETRY_AFTER_S:.0f} s"))
+        self.close()
 
     def _note_copy(self, run: Claimed, code: verify.StartCode) -> None:
         """Store with the run that it starts in a copy of its code, though that was not requested, and why."""

@@ -6,6 +6,7 @@ import os
 import signal
 import sqlite3
 import subprocess
+import sys
 from pathlib import Path
 
 import psutil
@@ -13,7 +14,7 @@ import pytest
 
 from queue_runner.config_file import Config
 from queue_runner.host import locks
-from queue_runner.model import parse_selector
+from queue_runner.model import DEFAULT_LANE, parse_selector
 from queue_runner.monitor.explanation import explain_all
 from queue_runner.store import read
 from queue_runner.store.engine import open_engine
@@ -61,6 +62,34 @@ def test_a_worker_under_nohup_outlives_a_hangup(queue: Queue) -> None:
     assert len(queue.done(2)) == 2 and worker.poll() is None
     worker.send_signal(signal.SIGTERM)
     assert worker.wait() == 0
+
+
+def test_supervisors_that_cannot_start_cost_one_run_and_not_the_queue(queue: Queue) -> None:
+    """As where another Python has taken the place of the one that a worker's environment uses."""
+    for _ in range(3):
+        queue.submit("echo ran >> $J")
+    code = (
+        "from queue_runner.worker import launch, main_loop\n"
+        "launch._PROGRAM, main_loop.BUSY_TICK_S = 'raise SystemExit(\"bad marshal data\")', 0.02\n"
+        "main_loop.main([])\n"
+    )
+    worker = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL)
+    try:
+        reason = until(lambda: blocked_reason(queue) or len([row for row in queue.rows() if row["outcome"]]) > 1, "it")
+        assert "run 2.1 cannot be started" in str(reason) and "bad marshal data" in str(reason)
+    finally:
+        worker.terminate()
+        worker.wait()
+    assert [row["outcome"] for row in queue.rows()] == ["SPAWN_FAILED", None, None]
+    queue.worker()
+    queue.done(3)
+    assert queue.written() == ["ran", "ran"]
+
+
+def blocked_reason(queue: Queue) -> str | None:
+    with read.reading(queue.layout.db) as connection:
+        reason = read.lane(connection, DEFAULT_LANE).blocked_reason
+    return reason if reason and "not known" not in reason else None
 
 
 @pytest.mark.parametrize("point", ["worker.claimed", "worker.spawned"])
