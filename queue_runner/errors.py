@@ -29,6 +29,11 @@ class MpsqError(Exception):
         super().__init__(message)
         self.message = message
         self.hint = hint
+    @property
+    def with_remedy(self) -> str:
+        """The message with its remedy, where both stand on one line."""
+        return f"{self.message} ({self.hint})" if self.hint else self.message
+
 
 
 class UsageError(MpsqError):

@@ -106,7 +106,7 @@ class Ingest:
         try:
             (events, consumed, counts), parser_state = self._understand(data, before, final=final)
         except event_lines.ProtocolVersionError as error:
-            return self._give_up(f"{error.message}; {error.hint}")
+            return self._give_up(error.with_remedy)
         except Exception as error:  # a parser's bug stops the reading of this log, not the queue
             return self._give_up(f"it cannot be parsed: {error!r}")
         torn = int(final and consumed < len(data))

@@ -191,6 +191,6 @@ def _in_sentences(tool: Callable[P, T]) -> Callable[P, T]:
         try:
             return tool(*args, **named)
         except MpsqError as error:
-            raise ToolError("; ".join(filter(None, [error.message, error.hint]))) from error
+            raise ToolError(error.with_remedy) from error
 
     return call

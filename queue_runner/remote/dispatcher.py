@@ -150,7 +150,7 @@ class Dispatcher:
                     self._step_and_tell(lane)
             self._clear_away(name)
         except MpsqError as error:
-            self._complain(f"blocks: {error.message} ({error.hint})")
+            self._complain(f"blocks: {error.with_remedy}")
         except Exception as error:
             self._complain(f"{name}: blocks could not be followed: {error!r}", traceback.format_exc())
 

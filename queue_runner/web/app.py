@@ -143,8 +143,8 @@ class Pages:
             return refusal(403, "the form does not come from this page, or from an earlier start of it", "reload it")
         try:
             result = ActionResult("good", await run_in_threadpool(actions.do, self._layout, form))
-        except UsageError as error:  # shown where the button is
-            result = ActionResult("bad", ". ".join(filter(None, (error.message, error.hint))))
+        except MpsqError as error:  # shown where the button is
+            result = ActionResult("bad", error.with_remedy)
         key = token_urlsafe(8)
         self._results[key] = result
         if len(self._results) > _MOST_RESULTS:
@@ -208,7 +208,7 @@ def make_site(layout: Layout, access: Access) -> Site:
     }
     routes = [Route(path, page, methods=["GET"]) for path, page in get.items()]
     routes.append(Route("/do/{verb}", pages.do, methods=["POST"]))
-    handlers: dict[Any, Any] = {MpsqError: _trouble, HTTPException: _refused, OSError: _system, Exception: _defect}
+    handlers: dict[Any, Any] = {kind: _trouble for kind in (MpsqError, OSError, Exception)} | {HTTPException: _refused}
     return Site(Rest(Guard(Starlette(routes=routes, exception_handlers=handlers), access)), pages.streams)
 
 
@@ -247,25 +247,17 @@ def _give_back() -> None:
         trim(ctypes.c_size_t(0))
 
 
-def _trouble(request: Request, error: MpsqError) -> Response:
-    """Show an error that a user can cause: 404 if nothing has this name, 503 for a database that cannot be read."""
-    status = 503
+def _trouble(request: Request, error: Exception) -> Response:
+    """Show an error: 404 if nothing has this name, 503 for a database that cannot be read, 500 for a defect of ours,
+    which Starlette raises again, and uvicorn logs."""
+    status = 503 if isinstance(error, MpsqError | OSError) else 500
     if isinstance(error, UsageError):
         status = 409 if request.method == "POST" else 404
-    return refusal(status, error.message, error.hint)
+    explained = live.explained(error)
+    return refusal(status, explained.message, explained.hint)
 
 
 def _refused(_request: Request, error: HTTPException) -> Response:
     known = {404: ("there is no such page", "the queue is at /"), 405: ("that is not served here", "the queue is at /")}
     message, hint = known.get(error.status_code, (error.detail, ""))
     return refusal(error.status_code, message, hint)
-
-
-def _defect(_request: Request, error: Exception) -> Response:
-    """Show a defect of ours; Starlette raises it again, and uvicorn logs it."""
-    return refusal(500, f"mpsq web failed: {type(error).__name__}", "its terminal shows where; please report it")
-
-
-def _system(_request: Request, error: OSError) -> Response:
-    where = f": {error.filename}" if error.filename else ""
-    return refusal(503, f"{(error.strerror or str(error)).lower()}{where}", "mpsq doctor checks this machine")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+import traceback
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -68,9 +69,14 @@ def event(name: str, value: Any) -> str:
     return f"event: {name}\ndata: {json.dumps(value)}\n\n"
 
 
-def sentence(error: MpsqError) -> str:
-    """Return an error with its remedy."""
-    return " ".join(filter(None, (error.message, error.hint)))
+def explained(error: Exception) -> MpsqError:
+    """Return an error with its remedy, also one of the system or a defect of ours."""
+    if isinstance(error, MpsqError):
+        return error
+    if isinstance(error, OSError):
+        where = f": {error.filename}" if error.filename else ""
+        return MpsqError(f"{(error.strerror or str(error)).lower()}{where}", "mpsq doctor checks this machine")
+    return MpsqError(f"mpsq web failed: {type(error).__name__}", "its terminal shows where; please report it")
 
 
 def answer(events: AsyncIterator[str]) -> StreamingResponse:
@@ -138,9 +144,12 @@ class Watcher:
                 observation = next(observations)
                 if observation is not None:
                     self._publish(self._render(observation))
-            except MpsqError as error:
+            except Exception as error:  # the thread goes on: else every page would stand still and not say so
                 observations = None
-                self._publish({"trouble": [sentence(error)] * 2})
+                trouble = [explained(error).with_remedy] * 2
+                if self._parts.get("trouble", (0, None))[1] != trouble and not isinstance(error, MpsqError | OSError):
+                    traceback.print_exception(error)
+                self._publish({"trouble": trouble})
             self._wake.wait(watch.POLL_S)
         if observations is not None:
             observations.close()

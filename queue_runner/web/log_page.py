@@ -17,7 +17,7 @@ from queue_runner.monitor.log_text import PipeText
 from queue_runner.monitor.run_view import RunView, outcome_style
 from queue_runner.paths import Layout
 from queue_runner.store import read
-from queue_runner.web.live import BEAT_S, Streams, event, sentence
+from queue_runner.web.live import BEAT_S, Streams, event
 from queue_runner.web.views import PATIENCE_S
 
 if TYPE_CHECKING:
@@ -134,4 +134,4 @@ async def follow(
                 quiet_s, since_s = quiet_s + 0.25, since_s + 0.25
             yield event("end", run.state)
         except MpsqError as error:
-            yield event("trouble", sentence(error))
+            yield event("trouble", error.with_remedy)

@@ -73,8 +73,7 @@ class Backups:
             self._log(f"backup {path.name} in {self._clocks.steady() - began:.1f} s")
         except (MpsqError, OSError) as error:
             self._look_at = self._clocks.steady() + TRY_AGAIN_S
-            hint = f" ({error.hint})" if isinstance(error, MpsqError) and error.hint else ""
-            self._complain(f"no backup: {error}{hint}")
+            self._complain(f"no backup: {error.with_remedy if isinstance(error, MpsqError) else error}")
 
 
 def _mtime(*paths: Path) -> float | None:

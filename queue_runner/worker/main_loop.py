@@ -291,7 +291,7 @@ class Worker:
             try:
                 part.step()
             except MpsqError as error:
-                self._complain(f"{error.message} ({error.hint})")
+                self._complain(error.with_remedy)
             except Exception as error:
                 trace = traceback.format_exc()
                 self._complain(f"{type(part).__name__} failed and will be tried again: {error!r}", trace)
@@ -304,7 +304,7 @@ class Worker:
         try:
             self._hooks.step()
         except MpsqError as error:
-            self._complain(f"hooks: {error.message} ({error.hint})")
+            self._complain(f"hooks: {error.with_remedy}")
         except Exception as error:
             self._complain(f"a hook could not be called: {error!r}", traceback.format_exc())
         if self._until_idle:
@@ -335,7 +335,7 @@ class Worker:
                 self._steps.get_ready()
             ended = self._until_idle and not active and not self._has_work()
         except MpsqError as error:
-            self._complain(f"{error.message} ({error.hint})")
+            self._complain(error.with_remedy)
             return
         except Exception as error:
             self._complain(f"a step failed and will be retried: {error!r}", traceback.format_exc())

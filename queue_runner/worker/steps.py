@@ -213,7 +213,7 @@ def _lanes_of(config: Config, log: Callable[[str], None]) -> list[Lane]:
     try:
         lanes, remarks = lane_list.resolve(config.lanes)
     except MpsqError as error:
-        log(f"{error.message} ({error.hint}): one run at a time")
+        log(f"{error.with_remedy}: one run at a time")
         return []
     for line in remarks:
         log(line)

@@ -503,3 +503,18 @@ def test_trouble_is_a_sentence_and_ends(queue: Layout) -> None:
         assert len(sentences) == 2 and all(str(queue.config) in sentence for sentence in sentences)
         queue.config.write_text(settings)
         until(lambda: watcher._parts["trouble"][1] == ["", ""], "its end")
+
+
+def test_a_defect_does_not_end_the_updates(queue: Layout) -> None:
+    """The thread ended, and every page stood still without a word."""
+    defects = [OSError(24, "Too many open files"), KeyError("of ours")]
+
+    def render(_observation: object) -> dict[str, list[str]]:
+        if defects:
+            raise defects.pop(0)
+        return {"running": ["without", "with forms"]}
+
+    watcher = live.Watcher(queue, render)
+    with watcher._listening():
+        until(lambda: watcher._parts.get("running"), "the page after both")
+        assert not defects and watcher._parts["trouble"][1] == ["", ""]
