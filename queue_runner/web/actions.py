@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from urllib.parse import parse_qs
 
 from msgspec import Struct
@@ -19,6 +20,7 @@ ACTOR = "web"
 FORM_BYTES = 4096
 _WITHIN_S = 3.0
 """How long a page waits for a run to end that was cancelled; it goes on ending after that."""
+_WILL_END = {cancelling.CancelResult.CANCELLED, cancelling.CancelResult.ENDING, cancelling.CancelResult.UNWATCHED}
 
 
 class Form(Struct, frozen=True):
@@ -47,11 +49,8 @@ def read_form(verb: str, body: bytes) -> Form:
 
 
 def _local(back: str) -> str:
-    """Return where to go afterwards: the queue, or the page of a job or a submission."""
-    kind, _, name = back.removeprefix("/").partition("/")
-    if kind in ("job", "group") and name.replace(".", "", 1).isdecimal() and name.isascii():
-        return back
-    return "/"
+    """Return where to go afterwards: the queue, or the page of a job."""
+    return back if re.fullmatch(r"/job/[0-9]+(\.[0-9]+)?", back) else "/"
 
 
 def do(layout: Layout, form: Form) -> str:
@@ -62,7 +61,7 @@ def do(layout: Layout, form: Form) -> str:
 
 def _cancel(layout: Layout, selectors: list[Selector], _form: Form) -> str:
     runs = cancelling.cancel(layout, selectors, grace_s=None, within_s=_WITHIN_S, actor=ACTOR)
-    return _sentences((run.run, run.result) for run in runs)
+    return _sentences([(run.run, run.result) for run in runs], any(run.result in _WILL_END for run in runs))
 
 
 def _hold(layout: Layout, selectors: list[Selector], _form: Form) -> str:
@@ -85,15 +84,19 @@ def _move(layout: Layout, selectors: list[Selector], form: Form) -> str:
 def _retry(layout: Layout, selectors: list[Selector], _form: Form) -> str:
     notes: list[str] = []
     runs = retrying.retry(layout, selectors, note=notes.append, actor=ACTOR)
-    return ". ".join([_sentences((run.old, f"is retried as run {run.new}") for run in runs), *notes])
+    return ". ".join([_sentences([(run.old, f"is retried as run {run.new}") for run in runs]), *notes])
 
 
-def _changed(runs: list[pausing.Changed]) -> str:
-    return _sentences((run.run, run.result) for run in runs)
+def _changed(runs: Sequence[pausing.Changed]) -> str:
+    return _sentences([(run.run, run.result) for run in runs], any(run.did for run in runs))
 
 
-def _sentences(results: Iterable[tuple[str, str]]) -> str:
-    return "; ".join(f"run {run} {result}" for run, result in results)
+def _sentences(results: Sequence[tuple[str, str]], is_done: bool = True) -> str:
+    """Return what came of each run. Raises: UsageError if that is not what the form asked for: it came too late."""
+    text = "; ".join(f"run {run} {result}" for run, result in results)
+    if not is_done:
+        raise UsageError(text)
+    return text
 
 
 VERBS: Mapping[str, Callable[[Layout, list[Selector], Form], str]] = {

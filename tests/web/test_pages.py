@@ -374,7 +374,8 @@ def test_a_change_that_is_too_late_is_a_sentence(queue: Layout, writer: Browser)
     fields = writer.form("/job/4", "cancel", "4.1")
     end_running_run(queue, Ending(Outcome.SUCCEEDED, 0))
     answer = writer.post("cancel", fields)
-    assert "had already ended" in writer.get(answer.headers["location"])
+    page = writer.get(answer.headers["location"])
+    assert "had already ended" in page and 'role="alert"' in page
     fields = {"id": "1.1", "csrf": writer.access.form_token("retry", "1.1")}
     answer = writer.post("retry", {**fields, "back": "/job/1.1"})
     page = writer.get(answer.headers["location"])  # a refusal stands where the button is
@@ -388,6 +389,15 @@ def test_the_page_of_a_submission_is_its_answer_so_far(browser: Browser) -> None
     assert re.search(r"\d of \d rounds done, \d failed", text_of(page))
     assert "<h1>" in browser.get("/group/99", 404) and "<h1>" in browser.get("/group/x", 404)
     assert 'href="/group/2"' in browser.get("/") and "0 of 1 round done" in text_of(browser.get("/"))
+def test_a_retry_that_cannot_work_is_refused_where_it_was_asked(queue: Layout, writer: Browser) -> None:
+    """It was a page of its own, without the way back."""
+    with writing(open_engine(queue.db, check=False)) as connection:
+        jobs.submit(connection, "mpsq submit third", 8, [NewJob(replace(SPEC, secrets=("GONE",)))], [(0, 1)])
+    press(writer, "/job/7", "cancel", "7.1")
+    page = press(writer, "/job/7", "retry", "7.1")
+    assert "job 7 cannot be retried" in page and "Run 7.1" in page
+
+
 
 
 def test_the_first_page_has_the_answer_so_far_and_what_went_wrong(
@@ -452,6 +462,8 @@ def test_only_what_is_possible_has_a_button(writer: Browser) -> None:
 
 
 def test_an_event_is_one_line_of_json() -> None:
+    press(writer, "/job/2", "retry", "2.1")
+    assert {verb for verb, _ in writer.forms("/job/2.1")} == set()
     sent = live.event("text", "a\nb\r\n\n</script>\u2028")
     name, data, *rest = sent.split("\n")
     assert name == "event: text" and rest == ["", ""] and "\r" not in sent and "\u2028" not in sent
