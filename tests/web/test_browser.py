@@ -257,6 +257,29 @@ def test_buttons_change_the_queue(home: Path, browser: Browser) -> None:
 def test_open_leads_a_browser_in_and_no_command_line_has_the_token(
     home: Path, browser: Browser, tmp_path: Path
 ) -> None:
+        page.goto(f"{server.base}/job/2")
+        page.get_by_role("button", name="retry").dblclick()
+        page.get_by_role("status").get_by_text("run 2.1 is retried as run 2.2").wait_for()
+
+
+def test_the_page_of_a_run_follows_it_and_keeps_what_came_of_a_button(home: Path, browser: Browser) -> None:
+    """The page of a waiting run never changed, and an update took the sentence away that nobody had read."""
+    layout = full_queue(home)
+    with served(home, "--write") as server, quiet(browser, server) as page:
+        page.add_init_script("document.addEventListener('patched', () => { window.patched = true; })")
+        page.goto(server.address)
+        page.wait_for_url(f"{server.base}/")
+        page.goto(f"{server.base}/job/5.1")
+        page.get_by_role("button", name="to top").click()
+        page.get_by_role("status").get_by_text("run 5.1 is moved to the top").wait_for()
+        end_running_run(layout, Ending(Outcome.SUCCEEDED, 0))
+        with writing(open_engine(layout.db, check=False)) as connection:
+            assert claim_next(connection) is not None
+        page.locator(".badge", has_text="RUNNING").first.wait_for(timeout=30_000)
+        assert page.evaluate("window.patched")
+        assert page.get_by_text("run 5.1 is moved to the top").is_visible()
+        end_running_run(layout, Ending(Outcome.FAILED, 1))
+        page.locator(".badge", has_text="FAILED(1)").first.wait_for(timeout=30_000)
     """The stand-in for the user's browser writes down what it was asked to open."""
     full_queue(home)
     asked = tmp_path / "asked"

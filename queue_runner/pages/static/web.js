@@ -29,6 +29,7 @@
     window.addEventListener("pagehide", stop);
     window.addEventListener("pageshow", start);
     start();
+    return () => { over = true; stop(); };
   }
 
   // Makes the children of `old` those of `fresh` by as few changes as there are: what has the focus, a selection, an open
@@ -95,9 +96,17 @@
     return ask;
   }
 
+  // A cancellation takes seconds: a second click would be refused, and its answer replace that of the first.
+  const enable = (form, is) => { if (form.method === "post") form.querySelector("button").disabled = !is; };
+  document.addEventListener("submit", (event) => enable(event.target, false));
+  window.addEventListener("pageshow", () => [...document.forms].forEach((form) => enable(form, true)));
+
   const stale = document.querySelector("[data-refresh]");
   if (stale) {
-    listen("/live", { [stale.dataset.refresh]: refresh(), trouble });
+    const ask = refresh();
+    const running = () => { if (stale.dataset.refresh === "running") ask(); };
+    const end = listen("/live", { running, queue: ask, trouble });
+    document.addEventListener("patched", () => { if (!stale.dataset.refresh) end(); });
   }
 
   const live = document.querySelector("[data-live]");
