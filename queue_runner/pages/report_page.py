@@ -102,6 +102,7 @@ def build(
         most_rows=MOST_ROWS,
         tables=_lettered(result),
         caveats=[(note[0], note) for note in result.notes if _MARK.match(note)],
+        next_steps=result.next_steps,
         notes=[note for note in result.notes if not _MARK.match(note)],
         charts=[(arm_tables.caption(family) if len(charts) > 1 else "", *drawn) for family, *drawn in charts],
         plots=plots,

@@ -38,6 +38,7 @@ class NewestAnswer(Struct, frozen=True):
     status: TrustReason | None
     sentences: Sequence[str]
     left_out: int
+    next_steps: Sequence[str] = ()
 
 
 class Overview(Struct, frozen=True):
@@ -93,4 +94,5 @@ def _computed(connection: sqlite3.Connection, group: int) -> NewestAnswer:
         trust.status(result.families),
         answers[:MOST_SENTENCES],
         len(answers[MOST_SENTENCES:]),
+        result.next_steps,
     )

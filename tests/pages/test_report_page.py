@@ -98,7 +98,7 @@ def test_too_few_runs_are_a_limit_and_no_good_sign(store: Store) -> None:
     for device in ("cpu", "mps"):
         store.run(device, False, 0.1, config="other")
     text = page_of(store, where=["config=other"])
-    assert 'class="box warn"' in text
+    assert 'class="box warn"' in text and "Next: mpsq rerun g1 --rounds 2" in Seen(text).text
     assert "undecided: about 2 more rounds" in text
 
 

@@ -10,6 +10,7 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 from queue_runner.analysis.comparison import Family
+from queue_runner.analysis.finding import NextStep
 from queue_runner.tables import Column
 
 
@@ -72,6 +73,12 @@ class Result(Struct, frozen=True, dict=True):
     newest_runs: Sequence[int] = ()
     histories: Sequence[RowHistory] = ()
     exit_code: int = 0
+
+    @cached_property
+    def next_steps(self) -> list[str]:
+        """What to do next, each command once."""
+        lines = [*self.notes, *self.lines, *(line for section in self.sections for line in section.lines)]
+        return list(dict.fromkeys(line.command for line in lines if isinstance(line, NextStep)))
 
     @cached_property
     def rows(self) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from queue_runner import tables, units
-from queue_runner.analysis.finding import Caveat, Finding, NextStep
+from queue_runner.analysis.finding import Caveat, Finding
 from queue_runner.reports import DEFAULT
 from queue_runner.reports._common.document import Result, Section
 from queue_runner.text import plain, width
@@ -68,14 +68,13 @@ def _closing(result: Result, sections: Sequence[Section], format: str, command: 
         (line for line in lines if isinstance(line, Caveat)),
         key=lambda caveat: (caveat.minor, not caveat.sentence.startswith(_FIRST)),
     )
-    commands = [line.command for line in lines if isinstance(line, NextStep)]
     explained = any(section.explained for section in sections) or any(isinstance(line, Finding) for line in lines)
     room = min(WIDTH, tables.room()) if format == "table" else sys.maxsize
     closing = [_on_one_line("caveats", list(dict.fromkeys(caveat.sentence for caveat in caveats)), [], room)]
     explain = (
         [f"{command} --explain shows more", f"{command} --explain", "the same with --explain"] if explained else []
     )
-    closing.append(_on_one_line("next", list(dict.fromkeys(commands)), explain, room))
+    closing.append(_on_one_line("next", result.next_steps, explain, room))
     return [line for line in closing if line]
 
 
