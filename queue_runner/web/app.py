@@ -69,8 +69,13 @@ class Pages:
         return self._page("queue", request, **asdict(views.queue(self._layout, self._overview)))
 
     def history(self, request: Request) -> Response:
-        search = views.read_search(request.query_params)
-        return self._page("history", request, address=_history_address, view=views.history(self._layout, search))
+        search, error = views.read_search(request.query_params), ""
+        try:
+            view = views.history(self._layout, search)
+        except UsageError as refused:
+            view, error = views.HistoryPage([], None, search, 0.0), refused.with_remedy
+        status = 404 if error else 200
+        return self._page("history", request, status, address=_history_address, view=view, error=error)
 
     def job(self, request: Request) -> Response:
         page = views.job(self._layout, request.path_params["id"])
@@ -94,10 +99,13 @@ class Pages:
         )
 
     def compare(self, request: Request) -> Response:
-        query = compare_page.read_query(request.query_params)
-        if not query.ids and not query.where:
-            return self._page("compare", request, form=compare_page.form(query))
-        return HTMLResponse(self._reports.of_query(query, views.PATIENCE_S))
+        query, error = compare_page.read_query(request.query_params), ""
+        if request.query_params:
+            try:
+                return HTMLResponse(self._reports.of_query(query, views.PATIENCE_S))
+            except UsageError as refused:
+                error = refused.with_remedy
+        return self._page("compare", request, 404 if error else 200, form=compare_page.form(query), error=error)
 
     # -- what changes -------------------------------------------------------------------------------------------------
 
@@ -159,10 +167,11 @@ class Pages:
 
     # -- rendering ----------------------------------------------------------------------------------------------------
 
-    def _page(self, name: str, request: Request, **values: Any) -> HTMLResponse:
+    def _page(self, name: str, request: Request, status: int = 200, **values: Any) -> HTMLResponse:
         forms = self._access.form_token if self._access.may_write(request) else None
         result = self._results.pop(request.query_params.get("result", ""), None)
-        return HTMLResponse(render.page(f"web/{name}.html.j2", static="/static", forms=forms, result=result, **values))
+        page = render.page(f"web/{name}.html.j2", static="/static", forms=forms, result=result, **values)
+        return HTMLResponse(page, status)
 
 
 def _history_address(search: views.Search, before: int | None) -> str:

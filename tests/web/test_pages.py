@@ -176,7 +176,8 @@ def test_the_history_has_pages(browser: Browser) -> None:
 
 @pytest.mark.parametrize("query", ["state=nonsense", "n=x", "before=1;drop", "n=-1", "q=g77"])
 def test_a_search_that_cannot_be_is_a_sentence(browser: Browser, query: str) -> None:
-    assert "<h1>" in browser.get(f"/history?{query}", 404)
+    page = browser.get(f"/history?{query}", 404)
+    assert "<h1>" in page and ("q=g77" not in query or 'value="g77"' in page)
 
 
 def test_the_page_of_a_comparison_is_that_of_the_report(browser: Browser) -> None:
@@ -184,7 +185,9 @@ def test_the_page_of_a_comparison_is_that_of_the_report(browser: Browser) -> Non
     assert 'name="ids" value="1 2 3"' in page and "mpsq report 1 2 3" in page
     assert 'src="/static/uPlot/uPlot.iife.min.js"' in page or "Table A" in page or "No rows" in page
     assert "<style" not in page and "style=" not in page  # the policy would refuse both
-    assert "--vs" in browser.get("/compare?ids=g1&vs=nonsense", 404)
+    refused = browser.get("/compare?ids=g1&vs=nonsense", 404)
+    assert "--vs" in refused and 'value="nonsense"' in refused
+    assert "mpsq report trend" in browser.get("/compare?ids=&vs=&where=&report=trend")  # of all runs
     assert "did you mean" in browser.get("/compare?ids=g1&report=device", 404)
 
 
