@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from queue_runner import units
 from queue_runner.analysis import run_metrics
-from queue_runner.analysis.comparison import Family
+from queue_runner.analysis.comparison import Family, Pair
 from queue_runner.analysis.grouping import Arm, taints
 from queue_runner.analysis.intervals import FIRST_LOOK
 from queue_runner.analysis.reported_run import ReportedRun
@@ -20,6 +20,8 @@ from queue_runner.pages.axis import Axis, axis, ticked
 
 COLOURS = 8
 """Colours of the style sheet: c0 to c7. Rows beyond them use the first again; the label beside a row names it."""
+MOST_STRIPS = 40
+"""Rows of a chart: more are scrolled, not compared. The table has all."""
 _JITTER = (0, -6, 6, -3, 3)
 """Vertical offsets in pixels of neighbouring dots, so that equal runs do not hide each other."""
 _SIGNS = {Word.FASTER: "good", Word.SLOWER: "bad", Word.UNDECIDED: "warn"}
@@ -64,15 +66,31 @@ def colour(place: int) -> str:
     return f"c{place % COLOURS}"
 
 
+def _drawn(family: Family) -> tuple[dict[Arm, int], list[str]]:
+    """Return the rows that a chart has room for, each with its place among all, and a note if these are not all: the
+    baseline and the fastest, or those that differ most from it in the metric."""
+
+    def rank(pair: Pair) -> float:
+        return abs(pair.metrics[family.by].change) if family.by in pair.metrics else 0.0 if family.by else pair.ratio
+
+    ranked = [pair.arm for pair in sorted(family.pairs, key=rank, reverse=True)]
+    arms = [family.baseline] if family.baseline is not None else []
+    chosen = {*[*dict.fromkeys([*arms, *ranked, *family.arms])][:MOST_STRIPS]}
+    which = (", those that differ most" if family.by else ", the fastest") if family.pairs else ""
+    notes = [f"{MOST_STRIPS} of {len(family.arms)} rows are drawn{which}"] if len(family.arms) > MOST_STRIPS else []
+    return {arm: place for place, arm in enumerate(family.arms) if arm in chosen}, notes
+
+
 def forest(family: Family) -> Chart | None:
     """Return the difference of each row from the baseline with its interval; None where nothing is compared."""
     if family.baseline is None or not family.pairs:
         return None
     metric = family.by
+    arms, notes = _drawn(family)
     answers = {
-        id(pair.arm): pair.metrics[metric] if metric else pair.verdict
+        pair.arm: pair.metrics[metric] if metric else pair.verdict
         for pair in family.pairs
-        if not metric or metric in pair.metrics
+        if (not metric or metric in pair.metrics) and pair.arm in arms
     }
     scale: Callable[[float], float] = float if metric else math.exp
     points = [0.0, *(answer.on_scale[0] for answer in answers.values())]
@@ -83,16 +101,16 @@ def forest(family: Family) -> Chart | None:
     x_axis = axis(shown, (lambda value: units.measured(value, sign=True)) if metric else lambda ratio: f"{ratio:.4g} x")
     assert x_axis is not None  # there is at least the baseline
     strips = []
-    for place, arm in enumerate(family.arms):
+    for arm, place in arms.items():
         if arm is family.baseline:
             dot = Dot(x_axis.at(scale(0.0)), 0, True, f"{arm.label}: the baseline")
             strips.append(Strip(arm.label, colour(place), "", [dot], word="baseline"))
-        elif answer := answers.get(id(arm)):
+        elif answer := answers.get(arm):
             strips.append(_compared(arm, place, answer, [scale(value) for value in answer.on_scale], x_axis))
     base = family.baseline.label
     per = f" in time per {family.per_work}" if family.per_work else ""
     title = f"difference in {metric} from {base}" if metric else f"speedup over {base}{per}; right of 1 x is faster"
-    notes = ["an interval goes on beyond the edge"] if any(not low <= end <= high for end in ends) else []
+    notes += ["an interval goes on beyond the edge"] if any(not low <= end <= high for end in ends) else []
     return Chart(x_axis, title, strips, notes, zero=x_axis.at(scale(0.0)))
 
 
@@ -148,25 +166,26 @@ def chart(family: Family, details: Mapping[int, Sequence[object]]) -> Chart | No
     """Return each run as a dot, with the mean of its row and the interval of that; None if no run has a value.
     `details`: the taints of a run in words, by run_id."""
     what = quantity(family)
+    arms, notes = _drawn(family)
     values = [
         {
             row.run_id: value
             for row in arm.ended
             if (value := what.value_of(arm, row)) is not None and math.isfinite(value)
         }
-        for arm in family.arms
+        for arm in arms
     ]
-    intervals = [_interval(arm, what) for arm in family.arms]
+    intervals = [_interval(arm, what) for arm in arms]
     drawn = [value for by_run in values for value in by_run.values()]
     x_axis = axis([*drawn, *(end for ends in intervals if ends for end in ends[1:])], what.tick)
     if x_axis is None or not drawn:
         return None
     strips = [
         _strip(arm, by_run, ends, place, x_axis, details, what)
-        for place, (arm, by_run, ends) in enumerate(zip(family.arms, values, intervals, strict=True))
+        for (arm, place), by_run, ends in zip(arms.items(), values, intervals, strict=True)
     ]
     title = f"{what.name} ({x_axis.about})"
-    return Chart(x_axis, title, strips, [*_notes(family, values, intervals)])
+    return Chart(x_axis, title, strips, [*notes, *_notes([*arms], values, intervals)])
 
 
 def _interval(arm: Arm, what: Quantity) -> tuple[float, ...]:
@@ -211,15 +230,15 @@ def _about(arm: Arm, interval: Sequence[float], what: Quantity) -> str:
 
 
 def _notes(
-    family: Family, values: Sequence[Mapping[int, float]], intervals: Sequence[Sequence[float]]
+    arms: Sequence[Arm], values: Sequence[Mapping[int, float]], intervals: Sequence[Sequence[float]]
 ) -> Iterable[str]:
-    few = [arm.label for arm, ends in zip(family.arms, intervals, strict=True) if len(ends) == 1]
+    few = [arm.label for arm, ends in zip(arms, intervals, strict=True) if len(ends) == 1]
     if few:
-        which = "no row" if len(few) == len(family.arms) else f"not {', '.join(few[:4])}{' …' * (len(few) > 4)}"
+        which = "no row" if len(few) == len(arms) else f"not {', '.join(few[:4])}{' …' * (len(few) > 4)}"
         yield f"{which} has an interval: it needs {FIRST_LOOK} valid runs"
     failed = [
         row.run
-        for arm, by_run in zip(family.arms, values, strict=True)
+        for arm, by_run in zip(arms, values, strict=True)
         for row in arm.ended
         if row.run_id not in by_run and row.outcome != Outcome.SUCCEEDED
     ]

@@ -29,7 +29,8 @@ from queue_runner.tables import of_any_width
 
 MOST_ROWS = 300
 """Rows of one table; the rest is counted, and in csv."""
-MOST_NAMED = 4
+MOST_NAMED, MOST_CHARS = 4, 120
+"""Rows that the title names, and characters of their names."""
 
 _USED = ("user_s", "sys_s", "max_rss_bytes")
 _LETTER = re.compile(r"([A-Z]{1,2}): ")
@@ -132,10 +133,10 @@ def headline(name: str, families: Sequence[Family]) -> str:
     labels = [arm.label for arm in compared[0].arms]
     if compared[0].by:
         return f"How does {compared[0].by} differ?"
-    if len(labels) > MOST_NAMED:
-        return f"Which of these {len(labels)} is fastest?"
-    which = "faster" if len(labels) == 2 else "fastest"
-    return f"Which is {which}: {', '.join(labels[:-1])} or {labels[-1]}?"
+    which, named = "faster" if len(labels) == 2 else "fastest", f"{', '.join(labels[:-1])} or {labels[-1]}"
+    if len(labels) > MOST_NAMED or len(named) > MOST_CHARS:
+        return f"Which of these {len(labels)} is {which}?"
+    return f"Which is {which}: {named}?"
 
 
 def _asked(family: Family) -> PageQuestion:

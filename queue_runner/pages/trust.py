@@ -14,6 +14,9 @@ from queue_runner.analysis.rounds import Verdict
 from queue_runner.model import State
 from queue_runner.pages.run_records import RunRecords
 
+MOST_NEEDS = 2
+"""What stands against an answer, as far as one line names it."""
+
 
 class TrustReason(Struct, frozen=True):
     """A sentence, and whether it speaks for the numbers ("good"), against them ("bad"), or limits them ("warn")."""
@@ -36,9 +39,14 @@ def status(families: Iterable[Family]) -> TrustReason | None:
     undecided = [answer for answer in answers if not answer.decided]
     if not undecided:
         return TrustReason("good", "answer") if answers else None
-    needs = ", ".join(dict.fromkeys(answer.next_step for answer in undecided if answer.next_step))
+    by_rounds = sorted((answer for answer in undecided if answer.more and not answer.why), key=lambda x: x.more or 0)
+    needs = [*dict.fromkeys(answer.next_step for answer in undecided if answer.why or not answer.more)]
+    if by_rounds:
+        fewest, most = by_rounds[0], by_rounds[-1]
+        several = f"about {fewest.more} to {most.next_step.removeprefix('about ')}"
+        needs.append(several if fewest.more != most.more else fewest.next_step)
     share = f"{len(answers) - len(undecided)} of {len(answers)} decided" if len(undecided) < len(answers) else ""
-    return TrustReason("warn", ": ".join(filter(None, [share or "undecided", needs])))
+    return TrustReason("warn", ": ".join(filter(None, [share or "undecided", units.listed(needs, MOST_NEEDS)])))
 
 
 def _answers(families: Iterable[Family]) -> list[Verdict]:

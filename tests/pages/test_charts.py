@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from queue_runner.analysis.comparison import Family
-from queue_runner.pages import axis, dots, iteration_plots, timeline
+from queue_runner.pages import axis, dots, iteration_plots, timeline, trust
 from queue_runner.pages.run_records import RunRecords, gather
 from queue_runner.reports import run
 from queue_runner.reports._common.report_options import read_options
@@ -112,6 +112,28 @@ def test_the_forest_has_the_ratio_of_each_row_with_its_interval(store: Store) ->
         )
         assert strip.low < strip.dots[0].x < strip.high and strip.dots[0].filled
         assert pair.verdict.size in strip.about
+
+
+def test_of_many_rows_the_fastest_are_drawn(store: Store) -> None:
+    """A hundred rows filled ten screens between the answer and its numbers."""
+    for n in range(dots.MOST_STRIPS + 20):
+        store.run("cpu", False, 0.2 - n / 1e3, params={"width": n})
+    family, forest, chart = charts_of(store)
+    for drawn in (forest, chart):
+        labels = [strip.label for strip in drawn.strips]
+        assert labels == [arm.label for arm in (family.arms[0], *family.arms[-dots.MOST_STRIPS + 1 :])]
+        assert drawn.notes[0] == "40 of 60 rows are drawn, the fastest"
+
+
+def test_needs_that_differ_are_one_range(store: Store) -> None:
+    """The status of a sweep named each number of rounds."""
+    for k in range(2):
+        for n, factor in enumerate((1.0, 1.02, 1.1, 1.5)):
+            store.run("cpu", False, 0.2 * factor * (1 + k * n / 100), params={"width": n})
+    (family,) = evidence_of(store).families
+    numbers = sorted(pair.verdict.more or 0 for pair in family.pairs)
+    status = trust.status([family])
+    assert status and status.text == f"undecided: about {numbers[0]} to {numbers[-1]} more rounds"
 
 
 def test_an_interval_that_excludes_nothing_does_not_set_the_axis(store: Store) -> None:

@@ -138,7 +138,7 @@
         scales: { x: { time: false }, y: { distr: this.log ? 3 : 1, range: () => this.range() } },
         axes: [
           { ...axis, label: "iteration", labelSize: 20, labelFont: axis.font, size: 32, values: (u, marks) => marks.map((x) => (x == null ? "" : x.toLocaleString("en"))) },
-          { ...axis, label: this.kind === "dur" ? "time per " + this.family.unit : "training loss", labelSize: 20, labelFont: axis.font, size: 60, values: (u, marks) => marks.map(show) },
+          { ...axis, label: this.kind === "dur" ? "time per " + this.family.unit : "training loss", labelSize: 20, labelFont: axis.font, size: (u, texts) => 20 + 8 * Math.max(4, ...(texts ?? []).map((text) => text.length)), values: (u, marks) => marks.map(show) },
         ],
         series: [{}, ...this.runs.map((run) => ({
           stroke: () => css("--" + this.family.arms[run.arm].colour),
