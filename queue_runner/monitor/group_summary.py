@@ -45,7 +45,7 @@ def facts(connection: sqlite3.Connection, every_run: Sequence[RunView]) -> list[
 
 class GroupProgress(Struct, frozen=True):
     """How far a submission is: its command, its rounds that have ended of those that are planned so far, its runs that
-    did not succeed, and all that wait, preflights too."""
+    failed, and all that wait, preflights too."""
 
     title: str
     ended_rounds: int
@@ -60,7 +60,8 @@ WITH last AS (
     FROM runs r JOIN jobs j ON j.id = r.job_id WHERE j.group_id IN ({groups}) AND r.number > 0
     GROUP BY r.job_id, r.repeat
 ), rounds AS (
-    SELECT group_id, min(state = 'DONE') AS ended, sum(state = 'DONE' AND outcome <> 'SUCCEEDED') AS failed
+    SELECT group_id, min(state = 'DONE') AS ended,
+        sum(state = 'DONE' AND outcome NOT IN ('SUCCEEDED', 'CANCELLED', 'SKIPPED')) AS failed
     FROM last GROUP BY group_id, repeat
 )
 SELECT g.id, g.title, sum(ended), count(*), sum(failed), (

@@ -93,7 +93,7 @@ class Pages:
             "log",
             request,
             stream=stream,
-            more=min(lines * 10, log_page.LINES_MOST),
+            more=min(lines * 10, log_page.LINES_MOST) if log.text.count("\n") >= lines < log_page.LINES_MOST else 0,
             follow=follow if log.run.state == State.RUNNING and not log.trouble else None,
             log=log,
         )

@@ -142,7 +142,8 @@ class RunningView(Struct, frozen=True):
         """Its progress in steps of a tenth, for a screen reader."""
         planned = self.progress.planned_iters
         share = f", {10 * (10 * self.progress.iters // planned)} % done" if planned else ""
-        return f"run {self.run.run} is in phase {self.progress.phase}{share}"
+        phase = f"in phase {self.progress.phase}" if self.progress.phase else "running"
+        return f"run {self.run.run} is {phase}{share}"
 
 
 def _running(observation: Observation) -> RunningView | None:
@@ -153,7 +154,7 @@ def _running(observation: Observation) -> RunningView | None:
     of_planned = f" of {units.count(progress.planned_iters)}" if progress.planned_iters else ""
     facts = [
         ("phase", progress.phase),
-        ("iteration", f"{units.count(progress.iters)}{of_planned}"),
+        ("iteration", f"{units.count(progress.iters)}{of_planned}" if progress.iters or of_planned else None),
         ("per iteration", f"{units.ms(progress.median_s)} ms" if progress.median_s is not None else None),
         ("loss", units.loss(progress.loss) if progress.loss is not None else None),
         ("so far", None if progress.elapsed_s is None else units.duration(progress.elapsed_s)),

@@ -162,6 +162,7 @@ def test_the_history_says_how_long_a_command_took_and_what_it_is(browser: Browse
     assert re.search(r'data-label="took">[\d.]+ m?s', job) or 'data-label="took">-' not in job
     cancelled = next(row for row in page.split("<tr>") if 'value="5"' in row)
     assert '<span class="badge ">CANCELLED' in cancelled  # nothing is wrong with it
+    assert "0 of 1 round done" in browser.get("/") and "1 failed" not in browser.get("/")
 
 
 def test_the_history_has_pages(browser: Browser) -> None:
@@ -272,7 +273,9 @@ def test_there_are_two_logs_and_no_other_file(browser: Browser, stream: str) -> 
 
 def test_a_large_log_is_cut_and_says_so(queue: Layout, browser: Browser) -> None:
     RunDir(queue.run_dir("1.1")).stdout.write_text("x" * 200 + "\n" + ("y" * 999 + "\n") * 3000)
-    assert browser.get("/log/1.1?stream=stdout").count("yyy\n") == log_page.LINES
+    page = browser.get("/log/1.1?stream=stdout")
+    assert page.count("yyy\n") == log_page.LINES and "the last 5,000 lines" in page
+    assert "lines</a>" not in browser.get("/log/1.1?stream=stderr")
     assert browser.get("/log/1.1").count("yyy\n") == log_page.LINES - 1, "the last line comes from stderr"
     page = browser.get("/log/1.1?lines=10000")
     assert "more than 1 MiB: this is its end" in page and len(page) < log_page.CHARS_MOST + 5000
@@ -386,12 +389,6 @@ def test_a_change_that_is_too_late_is_a_sentence(queue: Layout, writer: Browser)
     assert "succeeded: nothing failed" in text_of(page)
 
 
-def test_the_page_of_a_submission_is_its_answer_so_far(browser: Browser) -> None:
-    page = browser.get("/group/1")
-    assert "mpsq report" in page and 'data-refresh="queue"' in page and 'href="/job/4.1"' in page
-    assert re.search(r"\d of \d rounds done, \d failed", text_of(page))
-    assert "<h1>" in browser.get("/group/99", 404) and "<h1>" in browser.get("/group/x", 404)
-    assert 'href="/group/2"' in browser.get("/") and "0 of 1 round done" in text_of(browser.get("/"))
 def test_a_retry_that_cannot_work_is_refused_where_it_was_asked(queue: Layout, writer: Browser) -> None:
     """It was a page of its own, without the way back."""
     with writing(open_engine(queue.db, check=False)) as connection:
@@ -401,6 +398,12 @@ def test_a_retry_that_cannot_work_is_refused_where_it_was_asked(queue: Layout, w
     assert "job 7 cannot be retried" in page and "Run 7.1" in page
 
 
+def test_the_page_of_a_submission_is_its_answer_so_far(browser: Browser) -> None:
+    page = browser.get("/group/1")
+    assert "mpsq report" in page and 'data-refresh="queue"' in page and 'href="/job/4.1"' in page
+    assert re.search(r"\d of \d rounds done, \d failed", text_of(page))
+    assert "<h1>" in browser.get("/group/99", 404) and "<h1>" in browser.get("/group/x", 404)
+    assert 'href="/group/2"' in browser.get("/") and "0 of 1 round done" in text_of(browser.get("/"))
 
 
 def test_the_first_page_has_the_answer_so_far_and_what_went_wrong(
@@ -459,14 +462,14 @@ def test_only_what_is_possible_has_a_button(writer: Browser) -> None:
     assert {verb for verb, _ in writer.forms("/job/2")} == {"retry"}
     assert {verb for verb, _ in writer.forms("/job/4")} == {"cancel"}
     assert {verb for verb, _ in writer.forms("/job/5")} == {"hold", "move", "cancel"}
+    press(writer, "/job/2", "retry", "2.1")
+    assert {verb for verb, _ in writer.forms("/job/2.1")} == set()
 
 
 # -- what is sent ------------------------------------------------------------------------------------------------------
 
 
 def test_an_event_is_one_line_of_json() -> None:
-    press(writer, "/job/2", "retry", "2.1")
-    assert {verb for verb, _ in writer.forms("/job/2.1")} == set()
     sent = live.event("text", "a\nb\r\n\n</script>\u2028")
     name, data, *rest = sent.split("\n")
     assert name == "event: text" and rest == ["", ""] and "\r" not in sent and "\u2028" not in sent
