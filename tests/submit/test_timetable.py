@@ -250,7 +250,7 @@ def test_the_worker_does_not_enter_its_folder(layout: Layout, tmp_path: Path, mo
     assert entered == ["/"] and json.loads(submitted(layout)[0]["spec_json"])["cwd"] == str(tmp_path / "work")
 
 
-def test_an_interpreter_that_is_gone_is_said_and_the_next_time_comes(layout: Layout) -> None:
+def test_an_interpreter_that_is_gone_is_named_and_the_next_time_comes(layout: Layout) -> None:
     add()
     make_due(layout)
     with sqlite3.connect(layout.db) as connection:
