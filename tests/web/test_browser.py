@@ -252,11 +252,6 @@ def test_buttons_change_the_queue(home: Path, browser: Browser) -> None:
         page.locator("tr", has_text="waits2").get_by_text("cancel …").click()
         page.get_by_role("button", name="cancel run 6.1").click()
         page.get_by_role("status").get_by_text("run 6.1 cancelled").wait_for()
-
-
-def test_open_leads_a_browser_in_and_no_command_line_has_the_token(
-    home: Path, browser: Browser, tmp_path: Path
-) -> None:
         page.goto(f"{server.base}/job/2")
         page.get_by_role("button", name="retry").dblclick()
         page.get_by_role("status").get_by_text("run 2.1 is retried as run 2.2").wait_for()
@@ -280,6 +275,11 @@ def test_the_page_of_a_run_follows_it_and_keeps_what_came_of_a_button(home: Path
         assert page.get_by_text("run 5.1 is moved to the top").is_visible()
         end_running_run(layout, Ending(Outcome.FAILED, 1))
         page.locator(".badge", has_text="FAILED(1)").first.wait_for(timeout=30_000)
+
+
+def test_open_leads_a_browser_in_and_no_command_line_has_the_token(
+    home: Path, browser: Browser, tmp_path: Path
+) -> None:
     """The stand-in for the user's browser writes down what it was asked to open."""
     full_queue(home)
     asked = tmp_path / "asked"
