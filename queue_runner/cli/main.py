@@ -85,6 +85,8 @@ RENAMED = {
 """Commands of earlier versions, and what to type instead."""
 
 RENAMED_OPTIONS = {
+    "--both": "mpsq logs shows both streams without an option",
+    "--failed": "mpsq retry needs no option for it, and mpsq list has --state failed",
     "--group": "name it without an option, g4 or @last",
     "--no-after": "--after '' removes the dependencies",
     "--no-at": "--at '' removes the time",
