@@ -5,7 +5,6 @@ Caught in one place, cli/main. The exit codes are listed in docs/cli.md.
 
 from __future__ import annotations
 
-import difflib
 import errno
 from collections.abc import Mapping, Sequence
 
@@ -29,11 +28,11 @@ class MpsqError(Exception):
         super().__init__(message)
         self.message = message
         self.hint = hint
+
     @property
     def with_remedy(self) -> str:
         """The message with its remedy, where both stand on one line."""
         return f"{self.message} ({self.hint})" if self.hint else self.message
-
 
 
 class UsageError(MpsqError):
@@ -84,5 +83,7 @@ class WaitTimeout(MpsqError):
 
 def did_you_mean(word: str, known: Sequence[str] | set[str] | Mapping[str, object], otherwise: str) -> str:
     """Return a hint that names the nearest known word, and where the others are listed."""
+    import difflib  # deferred: takes a millisecond, and few commands need it
+
     near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
     return f'did you mean "{near[0]}"? {otherwise}' if near else otherwise

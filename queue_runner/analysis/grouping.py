@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from statistics import stdev
 from typing import Any
 
@@ -226,12 +226,13 @@ def order(arm: Arm) -> tuple[Any, ...]:
     return device != "cpu", device, bool(key.get("compile")), reduced, rest
 
 
+@lru_cache(1024)  # rows share most of their values
 def _place(value: Any) -> tuple[int, float, list[tuple[str, int]]]:
     """Return a sort key of a value: numbers first, those in a text by their size, so that bs=8 stands before bs=16."""
     text = str(value)
-    number = value if isinstance(value, int | float) else float(text) if _NUMBER.fullmatch(text) else None
-    parts = [(word, int(digits or 0)) for word, digits in _WORDS.findall(text)]
-    return (1, 0.0, parts) if number is None else (0, number, [])
+    if isinstance(value, int | float) or _NUMBER.fullmatch(text):
+        return 0, value if isinstance(value, int | float) else float(text), []
+    return 1, 0.0, [(word, int(digits or 0)) for word, digits in _WORDS.findall(text)]
 
 
 def labelled(arms: Sequence[Arm], common: Mapping[str, Any], short: bool = False) -> list[Arm]:

@@ -85,6 +85,7 @@ def build(
     submissions, n_submissions_left = provenance.submissions(evidence)
     programs, n_programs_left = provenance.programs(evidence, layout)
     made = time.strftime("%Y-%m-%d %H:%M", time.localtime(now))
+    labels = {row.run: arm.label for arm in compared[0].arms for row in arm.runs} if len(compared) == 1 else {}
     values = {"layout": more.pop("layout_name", "base.html.j2"), **more}
     return render.page(
         "report.html.j2",
@@ -93,6 +94,7 @@ def build(
         help=reports.load(name).HELP,
         title=headline(name, evidence.families if evidence.compared else []),
         made=made,
+        labels=labels,
         asked=[_asked(family) for family in compared],
         ran=_ran(evidence),
         result=result,
@@ -100,10 +102,10 @@ def build(
         status=trust.status(compared),
         answers=[line for line in result.lines if not isinstance(line, Finding)],
         behind=[line for line in result.lines if isinstance(line, Finding)],
+        next_steps=result.next_steps,
         most_rows=MOST_ROWS,
         tables=_lettered(result),
         caveats=[(note[0], note) for note in result.notes if _MARK.match(note)],
-        next_steps=result.next_steps,
         notes=[note for note in result.notes if not _MARK.match(note)],
         charts=[(arm_tables.caption(family) if len(charts) > 1 else "", *drawn) for family, *drawn in charts],
         plots=plots,

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
+import gc
 import signal
 import socket
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import uvicorn
 from anyio.to_thread import current_default_thread_limiter
@@ -26,6 +26,8 @@ GRACE_S = 2
 """Seconds that an answer may still take once the server ends."""
 REQUEST_S = 5.0
 """Time within which a connection must have sent a whole request; the same that uvicorn waits for a further one."""
+FULL_COLLECTION = 1000
+"""The last threshold of gc: a full collection takes 30 ms of a page, and app.Rest has one while nobody waits."""
 STRANGERS = 4
 """Connections of all other users together: each gets its refusal, and none takes a place of the owner."""
 
@@ -86,25 +88,23 @@ class WebConnection(H11Protocol):
         self.transport.abort()
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the address and serve the queue until a signal. Returns the exit code."""
-    parser = argparse.ArgumentParser(prog="mpsq web")
-    parser.add_argument("--fd", type=int, required=True)
-    parser.add_argument("--write", action="store_true")
-    parser.add_argument("--open", action="store_true")
-    options = parser.parse_args(arguments)
+def main() -> int:
+    """Print the address and serve the queue until a signal. The arguments are those of web_command: the descriptor of
+    the socket, then options. Returns the exit code."""
+    descriptor, *options = sys.argv[1:]
     for number in ENDS:
         if signal.getsignal(number) != signal.SIG_IGN:  # as a script's background jobs leave it
             signal.signal(number, lambda *_: sys.exit(0))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDS)
-    access = Access(write=options.write)
+    access = Access(write="--write" in options)
     site = make_site(paths.layout(), access)
-    with socket.socket(fileno=options.fd) as listener:
+    with socket.socket(fileno=int(descriptor)) as listener:
         address = f"http://{HOST}:{listener.getsockname()[1]}/?token={access.token}"
         print(address, flush=True)
         print("Ctrl-C ends the page, not the queue" + "; the page may change the queue" * access.write, file=sys.stderr)
         give_way()  # to the measured run
-        with _opened(address) if options.open else contextlib.nullcontext():
+        gc.set_threshold(*gc.get_threshold()[:2], FULL_COLLECTION)
+        with _opened(address) if "--open" in options else contextlib.nullcontext():
             asyncio.run(_serve(site, listener))
     return 0
 
