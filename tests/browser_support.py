@@ -44,6 +44,13 @@ class Seen:
     def scrolls_sideways(self) -> bool:
         return bool(self.page.evaluate("document.documentElement.scrollWidth > window.innerWidth"))
 
+    def barriers(self) -> list[str]:
+        """Return what axe-core finds that keeps people from using the page, each with the first element."""
+        from axe_playwright_python.sync_playwright import Axe
+
+        violations = Axe().run(self.page).response["violations"]
+        return [f"{violation['id']}: {violation['nodes'][0]['html']}" for violation in violations]
+
     def picture(self, name: str) -> None:
         """Save a picture of the whole page, where pictures are wanted."""
         if folder := os.environ.get("MPSQ_SCREENSHOTS"):

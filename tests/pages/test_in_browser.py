@@ -11,6 +11,7 @@ from tests.browser_support import DESK, PHONE, opened
 from tests.pages.pages_fixture import evening, written
 from tests.pages.test_render import HOSTILE
 from tests.reports.report_fixture import Store
+from tests.reports.test_trend import Nights
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -40,11 +41,22 @@ def test_it_opens_quietly_and_fits(browser: Browser, page: Path, width: int, sch
         assert seen.troubles == []
         assert seen.foreign(page.as_uri()) == [] and seen.requests[0] == page.as_uri()
         assert not seen.scrolls_sideways()
+        assert (width == PHONE) != (scheme == "light") or seen.barriers() == []
         assert seen.page.evaluate(BEYOND) == [], "verdicts are not scrolled to"
         assert len(seen.page.evaluate(DRAWN)) == 2 and min(seen.page.evaluate(DRAWN)) > 5000
         seen.picture(f"report-{width}-{scheme}")
         ground = seen.page.evaluate("getComputedStyle(document.body).backgroundColor")
         assert (ground == "rgb(255, 255, 255)") is (scheme == "light")
+
+
+def test_the_page_of_a_trend_fits(browser: Browser, tmp_path: Path) -> None:
+    store = Nights(tmp_path / "home")
+    store.nights(lambda k: 0.1 if k < 12 else 0.106)
+    page = written(store, tmp_path / "out.html", "trend")
+    with opened(browser, PHONE, "dark") as seen:
+        seen.page.goto(page.as_uri())
+        assert not seen.scrolls_sideways() and seen.barriers() == [] and seen.troubles == []
+        seen.picture("trend")
 
 
 def test_the_buttons_of_a_plot_work(browser: Browser, page: Path) -> None:
