@@ -17,7 +17,7 @@ from queue_runner.host import locks
 from queue_runner.host.run_dir import read_end
 from queue_runner.model import DEFAULT_LANE
 from queue_runner.paths import Layout
-from queue_runner.store import read, ready
+from queue_runner.store import added_rounds, read, ready
 from queue_runner.store.engine import looking, open_engine
 from queue_runner.text import last_line
 
@@ -132,13 +132,14 @@ class WorkerStarter:
         return True
 
     def _has_work(self) -> bool:
-        """Return whether a worker would stay: a run is active, or will start some time without user action."""
+        """Return whether a worker would stay: a run is active, or will start some time without user action, or a round
+        may follow one that has ended."""
         with read.reading(self._layout.db) as connection:
             if connection.execute("SELECT 1 FROM runs WHERE state = 'RUNNING'").fetchone():
                 return True
         engine = open_engine(self._layout.db)
         with looking(engine) as writer:
-            return ready.something_waits(writer, DEFAULT_LANE, time.time())
+            return bool(added_rounds.ended(writer)) or ready.something_waits(writer, DEFAULT_LANE, time.time())
 
     def _useless(self, what: str) -> MpsqError:
         errors = re.findall(rb"^.* ERROR (?!hint: )(.*)$", read_end(self._layout.worker_log), re.MULTILINE)

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from queue_runner.cli.main import main
+from queue_runner.host import locks
 from queue_runner.referee import judge_command
-from tests.queue_support import Queue
+from tests.queue_support import Queue, until
 from tests.referee.referee_support import BRIEFLY, LOSS, SLOW, TRAIN, WORSE, Repository
 
 pytestmark = [pytest.mark.process, pytest.mark.needs_program("git")]
@@ -65,6 +66,10 @@ def test_a_judgement_is_asked_again_after_further_rounds(queue: Queue, repositor
     assert repository.mpsq("rerun", "g1", "--rounds", "3").code == 0
     answer = repository.mpsq("judge", "--again", "g1")
     assert answer.code in (0, 3) and answer.json["rounds"] == 4 and answer.json["speedup"]["change"] > 1, answer.text
+    until(lambda: not locks.is_held(locks.worker_lock_path(queue.layout.home)), "the end of the worker")
+    with contextlib.closing(sqlite3.connect(queue.layout.db)) as connection, connection:  # as if it had been killed
+        connection.execute("UPDATE groups SET closed_at = NULL, closed_why = NULL")
+    assert repository.mpsq("judge", "--again", "g1").json == answer.json
     assert "is not a submission of mpsq judge" in repository.mpsq("judge", "--again", submitted(queue)).text
 
 
