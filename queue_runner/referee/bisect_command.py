@@ -145,7 +145,7 @@ class _Follower(Struct):
         if after.last_why == "cancelled":
             raise MpsqError(f"g{group} was cancelled", "repeat the same command to continue")
         is_new = after.bisection.n_rounds > before.bisection.n_rounds or len(after.skipped) > len(before.skipped)
-        if not is_new and after.elapsed_s < self.search.budget_s:
+        if not is_new and before.open_group is None and after.elapsed_s < self.search.budget_s:
             raise MpsqError(f"no round of g{group} is valid: {after.last_why}", f"mpsq why g{group}")
 
     def _print(self, answer: BisectAnswer) -> None:

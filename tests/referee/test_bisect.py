@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
 import subprocess
 from pathlib import Path
 
@@ -47,6 +49,8 @@ def test_the_commit_from_which_training_is_slower_is_found(queue: Queue, history
     assert [skip["version"] for skip in answer.json["skipped"]] == [commits[3]]
     assert "FAILED(7)" in answer.json["skipped"][0]["why"]
     assert answer.json["step"]["high"] < 1 and answer.json["ends"]["high"] < 1
+    with contextlib.closing(sqlite3.connect(queue.layout.db)) as connection, connection:  # a worker killed at the end
+        connection.execute("UPDATE groups SET closed_at = NULL WHERE id = ?", answer.json["groups"][-1:])
     again = history.mpsq("bisect", "--good", "c1", "--bad", "c8", "--no-gate", *TRAIN)
     assert again.json == answer.json and len(queue.rows()) == 2 * answer.json["rounds"] + 2
 
