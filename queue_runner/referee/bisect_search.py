@@ -110,7 +110,8 @@ def stored(layout: Layout, search: VersionSearch, *, anew: bool = False) -> Stor
             if broken := query.failure(families):
                 version, reason = broken
                 if version in (None, 0, last):
-                    raise MpsqError(reason, "repeat the command with --anew to try again")
+                    again = f"mpsq retry g{group} && mpsq wait g{group}, then repeat the command"
+                    raise MpsqError(reason, f"{again}; --anew begins again")
                 assert version is not None
                 skipped[version] = reason
                 bisection = bisection.without([version])

@@ -36,18 +36,24 @@ def commits(good: str, bad: str, cwd: Path) -> list[Version]:
     ends = [_commit(option, name, cwd) for option, name in (("--good", good), ("--bad", bad))]
     if ends[0] == ends[1]:
         raise UsageError(f"{good} and {bad} are the same commit", "name the last good commit and a later one")
-    try:
-        git_commands.git(cwd, "merge-base", "--is-ancestor", *ends)
-    except git_commands.GitFailed:
-        raise UsageError(
-            f"--good {good} is not an ancestor of --bad {bad}",
-            f"name a commit that {bad} contains; git merge-base {good} {bad} prints the newest",
-        ) from None
+    if not _contains(cwd, *ends):
+        hint = f"name a commit that {bad} contains; git merge-base {good} {bad} prints the newest"
+        if _contains(cwd, *reversed(ends)):
+            hint = f"--good {bad} --bad {good} finds the step, whichever is slower"
+        raise UsageError(f"--good {good} is not an ancestor of --bad {bad}", hint)
     listing = [_log(cwd, "-n", "1", ends[0]), _log(cwd, "--first-parent", "--reverse", f"{ends[0]}..{ends[1]}")]
     return [
         Version(name, commit, title)
         for commit, name, title in (line.split("\t", 2) for text in listing for line in text.split("\n") if line)
     ]
+
+
+def _contains(cwd: Path, older: str, newer: str) -> bool:
+    try:
+        git_commands.git(cwd, "merge-base", "--is-ancestor", older, newer)
+    except git_commands.GitFailed:
+        return False
+    return True
 
 
 def _commit(option: str, name: str, cwd: Path) -> str:
