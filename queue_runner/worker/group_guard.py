@@ -45,7 +45,7 @@ def guard(connection: Connection, run: Claimed, ending: Ending, limit: int, now:
         skipped = Ending(Outcome.SKIPPED, reason=f"device: run {run.id} could not use {run.spec.device}")
         ids = _ids(connection, f"{_IN_GROUP.format(_same(*_WHERE))} AND {waits}", run)
         jobs.move_all(connection, ids, Verb.SKIP, actor="worker", ending=skipped, ended_at=now)
-    elif limit and ending.outcome in _FAILED:
+    elif limit and ending.outcome in _FAILED and not run.spec.within:  # a failure ends the rounds of a judged run
         same_program = _same(*_program(run.spec))
         for same in (_SAME_QUESTION,) if ending.reason == SILENT else (same_program, _SAME_QUESTION):
             if _hold(connection, run, same, limit):

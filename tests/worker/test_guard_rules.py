@@ -132,6 +132,14 @@ def test_back_off_keeps_all_repeats_going(engine: Engine) -> None:
     assert "H" not in states(engine)
 
 
+def test_a_candidate_that_fails_does_not_hold_its_champion(engine: Engine) -> None:
+    """Else its rounds would never end, and no other candidate could be judged."""
+    judged = command("sh", "train.sh", within=("sealed",))
+    submit(engine, judged, replace(judged, name="champion"))
+    end(engine, FAILED, limit=1)
+    assert states(engine) == "FQ"
+
+
 def test_a_retry_is_neither_counted_nor_held(engine: Engine) -> None:
     submit(engine, command("train"), repeats=5, terms=Terms(retries=1))
     end(engine, *[FAILED] * 5)
