@@ -6,7 +6,6 @@ training or validation loss.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Sequence
 from statistics import fmean
 
@@ -16,6 +15,8 @@ from queue_runner.analysis.reported_run import ReportedRun
 
 LOSSES = {"train_loss": "loss_last", "val_loss": "val_loss_last"}
 """The losses that a run ends with, by the column of v_run. A metric that has the same name is used instead."""
+LARGEST = 1e100
+"""A diverged run may print more, and its square would overflow."""
 INTERNAL = frozenset(
     [
         *("cpu_s", "recompilations", "graph_breaks", "neighbour_busy_share", "reference_loss_cpu"),
@@ -30,11 +31,11 @@ _LEARNS = ("subject", "config", "dtype")
 
 
 def value(row: ReportedRun, name: str) -> float | None:
-    """Return the run's last value of the metric; None if it has none, or one that is not a number."""
+    """Return the run's last value of the metric; None if it has none, or one that is not a number or too large."""
     x = row.metrics.get(name)
     if x is None and name in LOSSES:
         x = getattr(row, LOSSES[name])
-    return x if x is not None and math.isfinite(x) else None
+    return x if x is not None and abs(x) <= LARGEST else None
 
 
 def obstacles(arms: Sequence[Arm], named: Collection[str] = ()) -> dict[str, str]:

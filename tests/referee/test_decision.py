@@ -176,6 +176,11 @@ def test_a_failure_of_the_candidate_discards_it_and_one_of_the_champion_says_not
         assert bool(look(families(candidate, champion), Rule(metric="loss").to_goal().partition(" ")[2])) == is_final
 
 
+def test_a_diverged_loss_whose_square_overflows_is_none() -> None:
+    answer, reasons = decided(noisy(0.9, 0.001, 50), [1e308, -1e308] * (ROUNDS // 2))
+    assert answer is Choice.DISCARD and "candidate printed no number for loss in round 1" in reasons
+
+
 @pytest.mark.parametrize(
     ("mark", "what"),
     [("diverged", "diverged"), ("wrong_loss", "computed a wrong loss"), ("unobserved", "reported no iteration")],
