@@ -11,6 +11,8 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from queue_runner.text import plain
+
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}(:min|:mean)?", re.ASCII)
 """The name of a metric, and which of its values counts; the last one by default."""
 MAX_LINE_CHARS = 65_536
@@ -54,7 +56,8 @@ def _lines(path: str) -> Iterator[str]:
     try:
         with open(path, encoding="utf-8", errors="replace") as log:
             while line := log.readline(MAX_LINE_CHARS):
-                yield line.rstrip("\n")
+                text = line.rstrip("\n")
+                yield plain(text) if "\x1b" in text else text
     except OSError:
         return
 

@@ -19,6 +19,7 @@ from queue_runner.referee.evidence import CHAMPION
 from queue_runner.source import verify, working_copy
 from queue_runner.spec import JobSpec
 from queue_runner.store import read
+from queue_runner.text import plain
 
 TRAINED = "MPSQ_TRAINED"
 """The variable in which the evaluation reads the folder where the judged program ran."""
@@ -58,7 +59,7 @@ def main(job: str, command: str, pattern: str, trained: str) -> str:
         log.write(ran.stdout)
     if ran.returncode:
         return f"--evaluate ended with exit code {ran.returncode}"
-    lines = ran.stdout.decode("utf-8", "replace").splitlines()
+    lines = map(plain, ran.stdout.decode("utf-8", "replace").splitlines())
     return "" if any(re.search(pattern, line) for line in lines) else "--evaluate printed nothing that --metric matches"
 
 

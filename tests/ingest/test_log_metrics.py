@@ -34,6 +34,11 @@ def test_a_match_without_a_number_is_left_out(logs: list[Path]) -> None:
     assert log_metrics.read(logs, {"loss": r"loss (\w+)"}) == {}
 
 
+def test_a_number_in_colour_is_read(logs: list[Path]) -> None:
+    logs[0].write_text("loss \x1b[1;32m1.25\x1b[0m\n")
+    assert log_metrics.read(logs, {"loss": r"^loss ([0-9.]+)$"}) == {"loss": 1.25}
+
+
 def test_an_expression_that_never_ends_is_stopped(logs: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
     logs[0].write_text("a" * 60 + "!\n")
     monkeypatch.setattr(log_metrics, "TIMEOUT_S", 1.0)
