@@ -112,12 +112,18 @@ def status(ids: list[str] | None = None) -> QueueNow:
 
 
 def judge(
-    champion: str, candidate: str, command: list[str], cwd: str, options: dict[str, Any] | None = None
+    champion: str,
+    candidate: str,
+    command: list[str],
+    cwd: str,
+    options: dict[str, Any] | None = None,
+    higher: bool = False,
 ) -> QueuedGroup:
-    """Start to judge a change: the command runs in both versions, in rounds. `judgement` has the answer.
+    """Judge a change, while a worker runs: the command runs in both versions, in rounds. `judgement` has the answer.
 
     A version is a commit, a folder, or "." for the folder `cwd` as it is. `options` are those of `mpsq submit` by name:
     {"metric": {"loss": "loss ([0-9.]+)"}, "budget": "30m"}. Without a metric the candidate is kept if it is faster.
+    With one, lower values are better, or with `higher` higher ones.
     """
     from queue_runner.referee import request
 
@@ -125,7 +131,7 @@ def judge(
     given = given_options.read({**(options or {}), "command": command, "cwd": cwd}, whole=True)
     fields = {name: value for name, value in given.items() if value is not None}
     fields |= {"title": "mpsq mcp: judge", "home": str(layout.home)}
-    stored = plan.store(layout, request.plan(layout, champion, candidate, request.JudgeOptions(), fields))
+    stored = plan.store(layout, request.plan(layout, champion, candidate, request.JudgeOptions(higher=higher), fields))
     return QueuedGroup(f"g{stored.group}", list(stored.jobs))
 
 

@@ -117,6 +117,17 @@ def test_a_faster_commit_is_kept(queue: Queue, tmp_path: Path) -> None:
     with_tools(queue.layout, use)
 
 
+@pytest.mark.needs_program("git")
+def test_a_metric_of_which_more_is_better(queue: Queue, tmp_path: Path) -> None:
+    repository = Repository(tmp_path / "code")
+    repository.commit(SLOW, "slow")
+    repository.commit(FAST, "fast")
+    options = {"metric": {"accuracy": "accuracy ([0-9.]+)"}}
+    tools.judge("slow", "fast", ["sh", "train.sh"], str(repository.folder), options, higher=True)
+    with contextlib.closing(sqlite3.connect(queue.layout.db)) as connection:
+        assert '"higher":true' in connection.execute("SELECT until FROM groups").fetchone()[0]
+
+
 def test_an_answer_whose_rounds_end_while_it_is_read_is_not_final_yet(
     queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
