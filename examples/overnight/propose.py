@@ -70,12 +70,14 @@ def main(folder):
     (folder / ".gitignore").write_text("model.pt\n__pycache__/\n")
     git(folder, "init", "-q")
     commit(folder, "the champion")
-    mpsq(
+    begun = mpsq(
         *(folder, "new", CONTEST, "--champion", "HEAD", "--plan", str(len(CHANGES)), "--no-gate"),
         *("--metric", "val_loss=val_loss ([0-9.]+)", "--evaluate", f"{sys.executable} evaluate.py"),
         *("--gain", "20%", "--same-within", "50%"),  # on a CPU, the same code is half as fast now and then
         *("--", sys.executable, "train.py"),
     )
+    if begun != 0:
+        raise SystemExit(begun)
     for label, change in CHANGES.items():
         texts = applied(change, {name: (folder / name).read_text() for name in FILES})
         for name, text in texts.items():
@@ -88,7 +90,7 @@ def main(folder):
 
 
 def mpsq(folder, *words):
-    """Return the exit code: of try 0 is keep, 1 discard, 3 undecided, 2 an error."""
+    """Return the exit code: of try 0 is keep, 1 discard, 3 undecided, 2 an error or a refused candidate."""
     return subprocess.run(["mpsq", "contest", *words], cwd=folder, check=False).returncode
 
 
