@@ -8,6 +8,7 @@ It uses the standard library only, so that it starts in 30 ms.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import shutil
@@ -36,18 +37,24 @@ def main(argv: list[str]) -> int:
     shutil.rmtree(private, ignore_errors=True)
     (private / "tmpdir").mkdir(parents=True)
     places = {name: str(private / name.lower()) for name in CACHES}
+    temporary = Path(os.environ.get("TMPDIR") or "/tmp")
+    short = (temporary if temporary.is_dir() else Path("/tmp")) / f"mpsq-{os.urandom(6).hex()}"
+    short.symlink_to(places["TMPDIR"])  # the path of a socket in it has at most 104 characters
+    places["TMPDIR"] = str(short)
     if "/" in command[0] and not Path(command[0]).exists():
         command[0] = str(Path(os.environ["MPSQ_CWD"], command[0]))
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: None)  # the program gets it, too, and decides
     before = stamps(folder / "tree")
     code = _run(command, {**os.environ, **places}, apart=bool(evaluation))
-    changed = sorted(path for path, stamp in stamps(folder / "tree").items() if before.pop(path, None) != stamp)
-    changed += sorted(before)
-    if changed:
+    after = stamps(folder / "tree")
+    after |= {path: stamp for path in before.keys() - after.keys() if (stamp := _stamp(path))}  # a link was removed
+    if changed := sorted(path for path in before.keys() | after.keys() if before.get(path) != after.get(path)):
         more = f" and {len(changed) - _NAMED} more" if len(changed) > _NAMED else ""
         (folder / "wrote_outside").write_text(f"the run changed {', '.join(changed[:_NAMED])}{more}")
     shutil.rmtree(private, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        short.unlink()
     if code < 0:  # it ended by a signal, and so does this process
         if -code != signal.SIGKILL:
             signal.signal(-code, signal.SIG_DFL)
@@ -94,12 +101,17 @@ def stamps(tree: Path) -> dict[str, Stamp]:
     for path in _files(tree):
         if len(stamped) >= MOST_FILES:
             break
-        try:
-            status = path.stat()
-        except OSError:
-            continue
-        stamped[str(path)] = status.st_size, status.st_ctime_ns, status.st_ino
+        if stamp := _stamp(name := str(path)):
+            stamped[name] = stamp
     return stamped
+
+
+def _stamp(path: str) -> Stamp | None:
+    try:
+        status = Path(path).stat()
+    except OSError:
+        return None
+    return status.st_size, status.st_ctime_ns, status.st_ino
 
 
 def _files(tree: Path) -> Iterator[Path]:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from queue_runner.referee import sealed
 from tests.queue_support import Queue
 from tests.referee.referee_support import EVALUATION, LOSS, TRAINER, Repository
 
@@ -108,9 +112,24 @@ def test_an_evaluation_that_fails_is_a_sentence(queue: Queue, honest: Repository
 
 
 def test_each_run_has_its_own_caches(queue: Queue, repository: Repository) -> None:
+def test_a_program_that_removes_its_links_has_changed_nothing(tmp_path: Path) -> None:
+    (data := tmp_path / "data").mkdir()
+    (data / "x").write_text("data")
+    (tree := tmp_path / "1.1" / "tree").mkdir(parents=True)
+    (tree / "data").symlink_to(data)
+    command = [sys.executable, sealed.__file__, "--", "sh", "-c", "rm data && mkdir data && echo 1 > data/x"]
+    subprocess.run(command, cwd=tree, env={**os.environ, "MPSQ_OUT": str(tree.parent / "out")}, check=True)
+    assert (data / "x").read_text() == "data" and {path.name for path in tree.parent.iterdir()} == {"tree"}
+
+
+SOCKET = "import socket as s, tempfile as t; s.socket(s.AF_UNIX).bind(t.mkdtemp() + '/listener-of-a-loader')"
+"""Workers of a data loader do so. The path has at most 104 characters on macOS, and 108 on Linux."""
+
+
     script = 'ls -A "$TMPDIR" "$TORCHINDUCTOR_CACHE_DIR" 2>/dev/null; mkdir -p "$TORCHINDUCTOR_CACHE_DIR"\n'
     script += 'touch "$TORCHINDUCTOR_CACHE_DIR/weights" "$TMPDIR/weights"\n'
     repository.commit(f'{script}echo "loss 1.$MPSQ_SEED"\n', "leak")
+    script += f'python3 -c "{SOCKET}" || exit 5\n'
     repository.write(script)
     assert repository.judge("leak", ".", *LOSS, "--", "sh", "train.sh").code == 1
     logs = [path.read_text() for path in queue.layout.runs.glob("*/stdout.log")]
