@@ -43,6 +43,8 @@ class RunDir(Struct, frozen=True):
     stderr = Below("path", "stderr.log")
     out = Below("path", "out")
     tree = Below("path", "tree")
+    private = Below("path", "private")
+    """Path of the caches of a sealed run (referee/sealed.py)."""
     resume = Below("path", "resume")
     """Path of the copy of the checkpoint that the run resumes from."""
     evaluated = Below("path", "evaluation.log")

@@ -18,7 +18,7 @@ from queue_runner import lanes
 from queue_runner.config_file import Config
 from queue_runner.control import checkpoints, pausing
 from queue_runner.errors import MpsqError
-from queue_runner.host import child, failpoints, job_secrets, lane_locks, processes, protected, wakeup
+from queue_runner.host import child, failpoints, job_secrets, lane_locks, processes, protected, trash, wakeup
 from queue_runner.host.boot import boot_id
 from queue_runner.host.keep_awake import keep_awake
 from queue_runner.host.lane_locks import Hold, LaneLocks
@@ -258,7 +258,13 @@ class Supervisor:
 
     def _tidy(self, run: Claimed, folder: RunDir) -> None:
         """Reduce the run's copy to what it has written, and what git ignores of that to its place in the user's folder,
-        which may not answer. The results of --snapshot copy stay apart: the next run would overwrite them."""
+        which may not answer. The results of --snapshot copy stay apart: the next run would overwrite them. Nothing
+        stays of judged runs: the checkpoints of hundreds in a night would fill the disk."""
+        if run.spec.within:
+            for path in (folder.tree, folder.private):
+                with contextlib.suppress(OSError):
+                    trash.remove(path)
+            return
         working_copy.tidy(self._layout.snapshots, run.spec, folder.tree)
         if run.spec.tree and not run.spec.copy and folder.tree.is_dir():
             with contextlib.suppress(child.TookTooLong, OSError):

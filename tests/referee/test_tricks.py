@@ -85,7 +85,8 @@ def test_the_metric_comes_from_the_champions_evaluation(queue: Queue, honest: Re
     assert answer.code in (1, 3) and "is refused" not in answer.reasons, answer.text
     difference = answer.json["difference"]
     assert 5 < difference["champion"] < 6 and difference["change"] == 0, answer.text
-    assert not [*Path(queue.layout.runs).glob("*/evaluation")]
+    left = {path.name for folder in queue.layout.runs.iterdir() for path in folder.iterdir()}
+    assert "stdout.log" in left and not left & {"evaluation", "private", "tree"}
     assert honest.mpsq("rerun", "2", "--repeats", "1").code == 0
     queue.worker("", "--until-idle")
     assert queue.done(1 + 2 * answer.json["rounds"])[-1]["outcome"] == "SUCCEEDED"
@@ -111,7 +112,6 @@ def test_an_evaluation_that_fails_is_a_sentence(queue: Queue, honest: Repository
     assert answer.code == 2 and "--evaluate prints a metric" in answer.text, answer.text
 
 
-def test_each_run_has_its_own_caches(queue: Queue, repository: Repository) -> None:
 def test_a_program_that_removes_its_links_has_changed_nothing(tmp_path: Path) -> None:
     (data := tmp_path / "data").mkdir()
     (data / "x").write_text("data")
@@ -126,10 +126,11 @@ SOCKET = "import socket as s, tempfile as t; s.socket(s.AF_UNIX).bind(t.mkdtemp(
 """Workers of a data loader do so. The path has at most 104 characters on macOS, and 108 on Linux."""
 
 
+def test_each_run_has_its_own_caches(queue: Queue, repository: Repository) -> None:
     script = 'ls -A "$TMPDIR" "$TORCHINDUCTOR_CACHE_DIR" 2>/dev/null; mkdir -p "$TORCHINDUCTOR_CACHE_DIR"\n'
     script += 'touch "$TORCHINDUCTOR_CACHE_DIR/weights" "$TMPDIR/weights"\n'
-    repository.commit(f'{script}echo "loss 1.$MPSQ_SEED"\n', "leak")
     script += f'python3 -c "{SOCKET}" || exit 5\n'
+    repository.commit(f'{script}echo "loss 1.$MPSQ_SEED"\n', "leak")
     repository.write(script)
     assert repository.judge("leak", ".", *LOSS, "--", "sh", "train.sh").code == 1
     logs = [path.read_text() for path in queue.layout.runs.glob("*/stdout.log")]
