@@ -64,6 +64,8 @@ class Extension(Struct, frozen=True):
     """The checks of `mpsq doctor --on NAME`. Called with (settings, layout, name, smoke)."""
     status_lines: str = ""
     """Returns lines for `mpsq status` and the dashboards, each with its name. Called with a connection that reads."""
+    refuses_erasure: str = ""
+    """Raises UsageError for jobs whose results must stay. Called with a connection that writes, and their ids."""
     goals: Mapping[str, str] = field(default_factory=dict)
     """By the first word of a goal of rounds: a function that returns why no further round follows, "" while one may.
     Called with the families of the submission and the rest of the goal."""
@@ -143,6 +145,11 @@ def status_lines(connection: sqlite3.Connection) -> list[tuple[str, str]]:
         return []  # else every status would look for extensions, which takes 20 ms
     makers = [load(extension.status_lines) for extension in installed() if extension.status_lines]
     return [line for make in makers for line in make(connection)]
+
+
+def erasure_checks() -> list[Callable[[Any, Collection[int]], None]]:
+    """Return the functions that refuse to erase jobs whose results must stay."""
+    return [load(extension.refuses_erasure) for extension in installed() if extension.refuses_erasure]
 
 
 def goal(text: str) -> Callable[[Sequence[Any]], str] | None:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
+from queue_runner import extensions
 from queue_runner.errors import UsageError
 from queue_runner.host import failpoints, reserve, trash
 from queue_runner.model import Selector
@@ -27,7 +28,8 @@ class Deleted(Struct, frozen=True):
 def delete(layout: Layout, selectors: Sequence[Selector], *, results: bool) -> Deleted:
     """Delete every selected job, or none of them. With `results` their numbers are deleted as well.
 
-    Raises: UsageError (no match, or a single run), MpsqError for a job that has not ended or that is needed.
+    Raises: UsageError (no match, a single run, or results that a contest counts), MpsqError for a job that has not
+    ended or that is needed.
     """
     from queue_runner.store import private_files, removal, resolve
     from queue_runner.store.engine import open_engine, writing
@@ -41,11 +43,14 @@ def delete(layout: Layout, selectors: Sequence[Selector], *, results: bool) -> D
     reserve.release(layout)  # before the first look, which on some disks needs space too
     with reading(layout.db):
         pass  # reports a missing queue or another schema
+    checks = extensions.erasure_checks() if results else []
     engine = open_engine(layout.db, check=False)
     with writing(engine) as connection:
         job_ids = sorted({id for selector in selectors for id in resolve.job_ids(connection, selector)})
         names = removal.hide(connection, job_ids, actor="user")
         if results:
+            for check in checks:
+                check(connection, job_ids)
             removal.erase(connection, job_ids)
     failpoints.reach("delete.committed")
     private_files.forget_secrets(engine, layout)

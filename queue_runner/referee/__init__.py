@@ -27,4 +27,5 @@ EXTENSION = Extension(
         "bisect": "queue_runner.referee.bisect_goal:look",
     },
     status_lines="queue_runner.referee.contest:status_lines",
+    refuses_erasure="queue_runner.referee.contest:refuse_erasure",
 )

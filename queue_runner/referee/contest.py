@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import cached_property
 
 from msgspec import Struct, field, json
@@ -42,6 +42,14 @@ _ENTERED = """
 SELECT id FROM groups WHERE id > :contest
 AND CASE WHEN until LIKE 'judge {%' THEN json_extract(substr(until, 7), '$.contest') END = :contest
 """
+_COUNTED = """
+SELECT g.id, (SELECT json_extract(substr(until, 9), '$.name') FROM groups WHERE id = contest) FROM (
+    SELECT id, CASE WHEN until LIKE 'judge {%' THEN json_extract(substr(until, 7), '$.contest') END AS contest
+    FROM groups
+) g JOIN jobs j ON j.group_id = g.id WHERE j.id IN (SELECT value FROM json_each(:erased))
+AND contest IN (SELECT group_id FROM jobs WHERE id NOT IN (SELECT value FROM json_each(:erased))) LIMIT 1
+"""
+"""A candidate of which jobs are to be erased, and its contest, if that stays."""
 _FIRST = """
 SELECT g.until, g.aim, g.created_at, j.id, j.spec_json, j.priority, r.outcome, e.real_s
 FROM groups g JOIN jobs j ON j.group_id = g.id JOIN runs r ON r.job_id = j.id LEFT JOIN exits e ON e.run_id = r.id
@@ -272,6 +280,15 @@ def status_lines(connection: sqlite3.Connection) -> list[tuple[str, str]]:
         return []
     is_open = contest.outcome == Outcome.SUCCEEDED and (contest.pending or contest.left)
     return [(GOAL, f"{contest.conditions.name}: {standing(contest)}")] if is_open else []
+
+def refuse_erasure(connection: Connection, job_ids: Collection[int]) -> None:
+    """Raise UsageError if a candidate would be erased whose contest stays: its answer counts for the later ones."""
+    for group, name in connection.rows(_COUNTED, {"erased": json.encode(job_ids).decode()}):
+        raise UsageError(
+            f"nothing was deleted: g{group} counts in the contest {name}",
+            f"mpsq delete g{group} without --results removes its files",
+        )
+
 
 
 def standing(contest: Contest) -> str:

@@ -28,6 +28,8 @@ def test_a_night_keeps_the_faster_candidate_and_goes_on_after_others(queue: Queu
     faster = repository.mpsq("contest", "try", "night", "fast", "--label", "no sleep")
     assert faster.code == 0 and faster.json["speedup"]["low"] > 1, faster.text
     status = subprocess.run([*MPSQ, "status"], capture_output=True, text=True, check=True).stdout
+    refused = repository.mpsq("delete", "g3", "--results")
+    assert refused.code == 2 and "nothing was deleted: g3 counts in the contest night" in refused.text
     assert "night: 2 of 3 judged, 1 kept, about" in status
     worse = repository.mpsq("contest", "try", "night", "worse")
     assert worse.code == 1 and worse.json["difference"]["champion"] < 2, worse.text
