@@ -117,7 +117,8 @@ def until_of(layout: Layout, group: int) -> tuple[Until, int | None]:
 
 
 def of_group(layout: Layout, group: int) -> JudgedGroup:
-    """Return the answer of a submission of mpsq judge. Raises: MpsqError (store)."""
+    """Return the answer of a submission of mpsq judge. A contest keeps the answer with which the rounds ended, whatever
+    its runs say later. Raises: MpsqError (store)."""
     until, fixed = until_of(layout, group)
     with read.reading(layout.db) as connection:
         (closed_why,) = read.tuples(connection, "SELECT closed_why FROM groups WHERE id = ?", [group]).fetchone()
@@ -126,10 +127,14 @@ def of_group(layout: Layout, group: int) -> JudgedGroup:
     ruling, time, quality = goal.judged(families, rule)
     runs = [row for family in families for arm in family.arms for row in arm.ended]
     rounds = max((row.repeat or 0 for row in runs), default=0)
-    if ruling.choice is Choice.UNDECIDED and not ruling.is_final:
+    choice, why = goal.stored_answer(closed_why) or (Choice.UNDECIDED, "")
+    if rule.number and closed_why is not None and choice is not ruling.choice:
+        changed = f"its evidence has changed since, and says {ruling.choice} now: the contest keeps its first answer"
+        ruling = Ruling(choice, (changed, why))
+    elif ruling.choice is Choice.UNDECIDED and not ruling.is_final:
         over = _why_it_ended(group, runs, rounds, budget_s or math.inf, in_contest=rule.contest > 0)
-        word = str(closed_why or "").partition(":")[0]
-        ended = over or (f"its rounds have ended: {_go_on(group)}" if word in tuple(Choice) else word)
+        is_answer = closed_why is not None and closed_why.startswith(choice)
+        ended = over or (f"its rounds have ended: {_go_on(group)}" if is_answer else why)
         shown = ruling.reasons if rounds >= FIRST_ROUNDS else ()
         ruling = Ruling(ruling.choice, (ended, *shown) if ended else shown)
     return JudgedGroup(group, rounds, ruling, rule.metric, time, quality, confirms=fixed is not None)

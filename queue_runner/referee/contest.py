@@ -22,7 +22,7 @@ from queue_runner.monitor import answers
 from queue_runner.paths import Layout
 from queue_runner.referee.decision import Choice
 from queue_runner.referee.evidence import CANDIDATE, CHAMPION, failure
-from queue_runner.referee.goal import Rule
+from queue_runner.referee.goal import Rule, stored_answer
 from queue_runner.spec import FIRST_ROUNDS, Aim, JobSpec
 from queue_runner.store import read
 from queue_runner.store.engine import Connection
@@ -92,7 +92,7 @@ class Entrant(Struct, frozen=True):
 
 
 class Proposal(Struct, frozen=True):
-    """A candidate of a contest, by its submission: its name, its answer, None until there is one, and the reasons."""
+    """A candidate of a contest, by its submission: its name, and its answer, None until there is one."""
 
     group: int
     number: int
@@ -100,7 +100,6 @@ class Proposal(Struct, frozen=True):
     job: int
     rounds: int
     answer: Choice | None
-    why: str
     began_at: float
     ended_at: float
 
@@ -239,21 +238,15 @@ def of_group(connection: sqlite3.Connection, group: int) -> Contest:
         raise UsageError(f"the champion of the contest g{group} was deleted", "mpsq contest new starts another one")
     until, aim, _, job, spec_json, priority, outcome, run_s = first
     proposals = [
-        Proposal(id, rule.number, rule.label, job_id, rounds, _answer(why), why or "", began_at, ended_at)
+        Proposal(id, rule.number, rule.label, job_id, rounds, answer and answer[0], began_at, ended_at)
         for id, rule_json, why, began_at, ended_at, job_id, rounds in read.tuples(
             connection, _PROPOSALS, {"contest": group}
         )
-        for rule in [Rule.from_json(rule_json)]
+        for rule, answer in [(Rule.from_json(rule_json), stored_answer(why))]
     ]
     conditions = Conditions.from_goal(until)
     entrant = Entrant(job, JobSpec.from_json(spec_json), priority)
     return Contest(group, conditions, Aim.from_json(aim) if aim else Aim(), entrant, outcome, run_s, proposals)
-
-
-def _answer(why: str | None) -> Choice | None:
-    """Return the answer that the end of its rounds was. A budget that ended, or a cancelled run, decides nothing."""
-    word = (why or "").partition(":")[0]
-    return None if why is None else Choice(word) if word in tuple(Choice) else Choice.UNDECIDED
 
 
 def refuse_name(name: str, connection: Connection) -> None:

@@ -62,6 +62,13 @@ def look(families: Sequence[Family], rule: str) -> str:
     return f"{ruling.choice}: {'; '.join(ruling.reasons)}"
 
 
+def stored_answer(why: str | None) -> tuple[Choice, str] | None:
+    """Return the answer that the end of its rounds was, and the reasons; None while there is none. A budget that ended,
+    or a cancelled run, decides nothing."""
+    word, _, reasons = (why or "").partition(": ")
+    return None if why is None else (Choice(word), reasons) if word in tuple(Choice) else (Choice.UNDECIDED, word)
+
+
 def look_at_end(_families: Sequence[Family], _rule: str) -> str:
     """Return that the rounds of a submission, whose number was fixed, are over."""
     return "all its rounds have run"

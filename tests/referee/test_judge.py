@@ -73,13 +73,20 @@ def test_a_judgement_is_asked_again_after_further_rounds(queue: Queue, repositor
     assert "is not a submission of mpsq judge" in repository.mpsq("judge", "--again", submitted(queue)).text
 
 
-def test_the_budget_of_a_contest_cannot_be_changed(queue: Queue, repository: Repository) -> None:
+def test_a_contest_keeps_its_budget_and_its_answer(queue: Queue, repository: Repository) -> None:
     repository.judge("slow", "fast", *LOSS, *BRIEFLY, *TRAIN)
     with contextlib.closing(sqlite3.connect(queue.layout.db)) as connection, connection:
         connection.execute("""UPDATE groups SET until = replace(until, '"contest":0', '"contest":7')""")
     (reason,) = repository.mpsq("judge", "--again", "g1").json["reasons"]
     assert reason.startswith("the budget of 100 ms, fixed by mpsq contest new, ended after 1 round"), reason
     assert "and no answer takes less than 3: it takes --budget " in reason and "rerun" not in reason
+    with contextlib.closing(sqlite3.connect(queue.layout.db)) as connection, connection:
+        connection.execute("UPDATE groups SET until = replace(until, '\"number\":0', '\"number\":1')")
+        connection.execute("UPDATE groups SET closed_why = 'keep: it was faster'")  # its runs say otherwise
+    answer = repository.mpsq("judge", "--again", "g1")
+    assert answer.code == 0 and answer.json["answer"] == "keep", answer.text
+    changed = "its evidence has changed since, and says undecided now: the contest keeps its first answer"
+    assert answer.json["reasons"] == [changed, "it was faster"]
 
 
 def submitted(queue: Queue) -> str:
