@@ -150,12 +150,7 @@ class Contest(Struct, frozen=True, dict=True):
 
     def champion(self, layout: Layout) -> Entrant:
         """Return the champion of now: the candidate that was kept last, else the first champion."""
-        if not self.won:
-            return self.first
-        job = self.won[-1].job
-        with read.reading(layout.db) as connection:
-            (spec_json,) = read.tuples(connection, "SELECT spec_json FROM jobs WHERE id = ?", [job]).fetchone()
-        return Entrant(job, JobSpec.from_json(spec_json))
+        return _entrant(layout, self.won[-1]) if self.won else self.first
 
     def refuse_without_metric(self, layout: Layout) -> None:
         """Raise MpsqError if the champion's run has no value of the metric."""
@@ -165,15 +160,28 @@ class Contest(Struct, frozen=True, dict=True):
             raise MpsqError(broken[1], f"mpsq contest new {self.conditions.name} starts it again")
 
     def refuse_next(self) -> None:
-        """Raise UsageError where no further candidate can be judged now."""
-        name, planned = self.conditions.name, self.conditions.planned
+        """Raise UsageError where no candidate can be judged."""
+        name = self.conditions.name
         if self.outcome is None:
             raise UsageError(f"the champion of {name} has not run yet", f"mpsq wait g{self.group} waits for it")
         if self.outcome != Outcome.SUCCEEDED:
             again = f"mpsq why g{self.group} says why; mpsq contest new {name} starts it again"
             raise UsageError(f"the champion of {name} did not succeed: {self.outcome}", again)
+        least_s = 2 * FIRST_ROUNDS * (self.run_s or 0.0)
+        if least_s > self.conditions.budget_s:
+            raise UsageError(
+                f"{FIRST_ROUNDS} rounds take about {units.duration(least_s)}, more than the --budget of {name}",
+                f"start another contest with --budget {units.duration(2 * least_s)}",
+            )
+
+    def refuse_code(self, layout: Layout, candidate: str, code: JobSpec) -> None:
+        """Raise AlreadyEntered if this candidate has no answer yet; UsageError if it is the champion, or no further
+        candidate can be judged now."""
+        name, planned = self.conditions.name, self.conditions.planned
         if self.pending is not None:
             number, group = self.pending.number, self.pending.group
+            if _is_same(_entrant(layout, self.pending).spec, code):
+                raise AlreadyEntered(f"this is candidate {number} of {name}, g{group}", group)
             raise UsageError(
                 f"candidate {number} of {name} (g{group}) has no answer yet",
                 f"mpsq judge --again g{group} follows it, mpsq cancel g{group} abandons it",
@@ -183,11 +191,9 @@ class Contest(Struct, frozen=True, dict=True):
                 f"all {planned} planned candidates of {name} have been judged",
                 f"mpsq contest confirm {name} measures what they gained; a new contest takes a larger --plan",
             )
-        least_s = 2 * FIRST_ROUNDS * (self.run_s or 0.0)
-        if least_s > self.conditions.budget_s:
+        if _is_same(self.champion(layout).spec, code):
             raise UsageError(
-                f"{FIRST_ROUNDS} rounds take about {units.duration(least_s)}, more than the --budget of {name}",
-                f"start another contest with --budget {units.duration(2 * least_s)}",
+                f"{candidate} has the same code as the champion", "commit the change, or name the folder that has it"
             )
 
     def refuse_confirmation(self) -> None:
@@ -208,6 +214,24 @@ class Contest(Struct, frozen=True, dict=True):
                 f"another candidate of {self.conditions.name} was entered at the same time (g{groups[-1]})",
                 "wait for its answer, then enter this one",
             )
+
+
+class AlreadyEntered(UsageError):
+    """The candidate is that of `group`, entered by a program that was killed since, or by another one."""
+
+    def __init__(self, message: str, group: int) -> None:
+        super().__init__(message, f"mpsq judge --again g{group} follows it")
+        self.group = group
+
+
+def _entrant(layout: Layout, proposal: Proposal) -> Entrant:
+    with read.reading(layout.db) as connection:
+        (spec_json,) = read.tuples(connection, "SELECT spec_json FROM jobs WHERE id = ?", [proposal.job]).fetchone()
+    return Entrant(proposal.job, JobSpec.from_json(spec_json))
+
+
+def _is_same(code: JobSpec, other: JobSpec) -> bool:
+    return bool(code.tree) and (code.tree, code.inside) == (other.tree, other.inside)
 
 
 _USUAL_ROUNDS = 5.7
@@ -274,6 +298,7 @@ def status_lines(connection: sqlite3.Connection) -> list[tuple[str, str]]:
     is_open = contest.outcome == Outcome.SUCCEEDED and (contest.pending or contest.left)
     return [(GOAL, f"{contest.conditions.name}: {standing(contest)}")] if is_open else []
 
+
 def refuse_erasure(connection: Connection, job_ids: Collection[int]) -> None:
     """Raise UsageError if a candidate would be erased whose contest stays: its answer counts for the later ones."""
     for group, name in connection.rows(_COUNTED, {"erased": json.encode(job_ids).decode()}):
@@ -281,7 +306,6 @@ def refuse_erasure(connection: Connection, job_ids: Collection[int]) -> None:
             f"nothing was deleted: g{group} counts in the contest {name}",
             f"mpsq delete g{group} without --results removes its files",
         )
-
 
 
 def standing(contest: Contest) -> str:

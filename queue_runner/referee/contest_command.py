@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from queue_runner.cli.common import Json, home, new_app, new_home, print_json, remind
+from queue_runner.cli.common import Json, home, new_app, new_home, print_json, remind, say
 from queue_runner.cli.run import Verbose, follow_to_the_end
 from queue_runner.cli.typer_options import title, with_options
 from queue_runner.errors import UsageError
@@ -18,6 +18,7 @@ from queue_runner.referee.judge_command import (
     LeastGain,
     OfCommand,
     TimeBudget,
+    follow_stored,
     options,
     print_answer,
 )
@@ -103,6 +104,8 @@ def try_(
 ) -> None:
     """Judge the next candidate against the champion.
 
+    If it was killed, the same command follows the candidate to its answer.
+
     Exit codes: 0 keep, 1 discard, 3 undecided, 2 for every error.
     """
     from queue_runner.referee import contest, request
@@ -112,7 +115,11 @@ def try_(
     def planned(layout: Layout) -> Plan:
         return request.plan_candidate(layout, contest.find(layout, name), candidate, label, line)
 
-    follow_to_the_end(layout, planned, verbose=verbose, json=json, finish=partial(print_answer, layout, json))
+    try:
+        follow_to_the_end(layout, planned, verbose=verbose, json=json, finish=partial(print_answer, layout, json))
+    except contest.AlreadyEntered as entered:
+        say(entered.message)
+        follow_stored(layout, entered.group, verbose, json)
 
 
 @app.command("show")

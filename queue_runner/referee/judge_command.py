@@ -116,10 +116,7 @@ def judge(
 
     layout = new_home()
     if again is not None:
-        group = answer.group_named(layout, again)
-        until, rounds = answer.until_of(layout, group)
-        follow_again(layout, group, until, verbose=verbose, json=json, rounds=rounds)
-        print_answer(layout, json, group)
+        follow_stored(layout, answer.group_named(layout, again), verbose, json)
     if champion is None or candidate is None:
         raise UsageError("mpsq judge needs two versions", "name them with --champion REF and --candidate REF")
 
@@ -141,6 +138,15 @@ def options(
 
     budget_s = None if time_budget is None else parse_duration(time_budget, "--time-budget")
     return JudgeOptions(keep_if, higher, gain, budget_s, evaluate)
+
+
+def follow_stored(layout: Layout, group: int, verbose: bool, json: bool) -> None:
+    """Follow a stored judgement to its end, print its answer, and exit with its code."""
+    from queue_runner.referee import answer
+
+    until, rounds = answer.until_of(layout, group)
+    follow_again(layout, group, until, verbose=verbose, json=json, rounds=rounds)
+    print_answer(layout, json, group)
 
 
 def print_answer(layout: Layout, json: bool, group: int, _awaited: Awaited | None = None) -> None:

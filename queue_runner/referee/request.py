@@ -249,7 +249,7 @@ def plan_candidate(layout: Layout, entered: Contest, candidate: str, label: str,
         raise UsageError(f"the folder of the contest, {cwd}, is gone", "mpsq contest new starts another one")
     tree = trees.named("candidate", candidate, cwd, layout, here=Path.cwd())
     trees.refuse_left_out([tree], layout)
-    number = len(entered.proposals) + 1
+    number = min(len(entered.proposals) + 1, entered.conditions.planned)  # check_code refuses one beyond the plan
     rule = replace(
         entered.conditions.rule,
         n_words=error_share.n_words(entered.conditions.planned, len(entered.won), number),
@@ -259,18 +259,14 @@ def plan_candidate(layout: Layout, entered: Contest, candidate: str, label: str,
     )
     return replace(
         _again(layout, entered, tree, title, Until(rule.to_goal(), entered.conditions.budget_s), 1),
-        check_code=partial(_refuse_code, candidate),
+        check_code=partial(_refuse_code, entered, candidate),
         check_queue=entered.refuse_change,
     )
 
 
-def _refuse_code(candidate: str, layout: Layout, specs: Sequence[JobSpec]) -> None:
-    """Raise UsageError if the candidate, the last of the jobs, is the champion's code, or plays a trick."""
-    champion, changed = specs[0], specs[-1]
-    if champion.tree and (champion.tree, champion.inside) == (changed.tree, changed.inside):
-        raise UsageError(
-            f"{candidate} has the same code as the champion", "commit the change, or name the folder that has it"
-        )
+def _refuse_code(entered: Contest, candidate: str, layout: Layout, specs: Sequence[JobSpec]) -> None:
+    """Raise UsageError if the candidate, the last of the jobs, cannot be entered, or plays a trick."""
+    entered.refuse_code(layout, candidate, specs[-1])
     tricks.refuse(layout, specs)
 
 

@@ -9,6 +9,7 @@ import subprocess
 
 import pytest
 
+from queue_runner.control import pausing
 from queue_runner.referee import answer
 from tests.queue_support import Queue, until
 from tests.referee.referee_support import LOSS, MPSQ, SLOW, TRAIN, Repository
@@ -61,10 +62,11 @@ def test_two_shells_enter_one_candidate_and_a_killed_one_is_followed_again(
     queue: Queue, repository: Repository
 ) -> None:
     repository.mpsq("contest", "new", "night", "--champion", "slow", *LOSS, "--no-gate", *TRAIN)
+    pausing.pause_lane(queue.layout, "by hand")
     words = [*MPSQ, "contest", "try", "night"]
+    names = ["fast", "worse"]
     shells = [
-        subprocess.Popen([*words, name], cwd=repository.folder, stderr=subprocess.PIPE, text=True)
-        for name in ("fast", "worse")
+        subprocess.Popen([*words, name], cwd=repository.folder, stderr=subprocess.PIPE, text=True) for name in names
     ]
     try:
         loser = until(lambda: next((shell for shell in shells if shell.poll() == 2), None), "a refusal")
@@ -81,11 +83,13 @@ def test_two_shells_enter_one_candidate_and_a_killed_one_is_followed_again(
             shell.wait()
             assert shell.stderr is not None
             shell.stderr.close()
-    if "no answer yet" in (refused := repository.mpsq("contest", "try", "night", "worse")).text:
-        assert refused.code == 2 and "mpsq judge --again g2 follows it" in refused.text
-    followed = repository.mpsq("judge", "--again", "g2")
+    refused = repository.mpsq("contest", "try", "night", names[shells.index(loser)])
+    assert refused.code == 2 and "mpsq judge --again g2 follows it" in refused.text, refused.text
+    pausing.pause_lane(queue.layout, None)
+    followed = repository.mpsq("contest", "try", "night", names[shells.index(winner)])
     assert followed.code in (0, 1) and followed.json["group"] == 2, followed.text
-    (entered,) = repository.mpsq("contest", "show", "night").json["candidates"][:1]
+    assert "this is candidate 1 of night, g2" in followed.text
+    (entered,) = repository.mpsq("contest", "show", "night").json["candidates"]
     assert entered["answer"] == followed.json["answer"]
 
 
