@@ -83,6 +83,7 @@ def how(line: str) -> str:
         ("mpsq submit toy --device cpu,m", ["cpu,mps"]),
         ("mpsq submit toy --after 1:", ["1:ok", "1:any", "1:fail"]),
         ("mpsq submit toy --hold --ho", []),
+        ("mpsq submit toy --retry-on lost,", ["lost,failed", "lost,stalled", "lost,timed_out"]),
         ("mpsq submit toy --tag night --ta", ["--tag"]),
         ("mpsq schedule add '0 2 * * *' -- toy --config t", ["tiny"]),
         ("mpsq cancel ", ["6", "5", "4", "g2", "g1", "@last"]),

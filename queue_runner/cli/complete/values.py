@@ -9,14 +9,17 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from queue_runner.model import RETRY_ON
+from queue_runner.spec import COMPILE_MODES, DTYPES
+
 Candidate = tuple[str, str]
 
 _FIXED = {
     "device": ("cpu", "mps", "cuda", "cuda:0", "cuda:1", "auto"),
-    "compile": ("off", "on", "both", "reduce-overhead", "max-autotune", "no-cudagraphs"),
-    "dtype": ("fp32", "bf16", "fp16"),
+    "compile": ("off", "on", "both", *COMPILE_MODES),
+    "dtype": DTYPES,
     "snapshot": ("auto", "copy", "off"),
-    "retry_on": ("failed", "lost", "stalled"),
+    "retry_on": RETRY_ON,
     "format": ("table", "csv", "json", "md"),
     "shell": ("bash", "zsh", "fish"),
 }
