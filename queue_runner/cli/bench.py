@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from queue_runner import tables
-from queue_runner.cli.common import Json, home, new_app, new_home, remark, remind, say
+from queue_runner.cli.common import DryRun, Json, Yes, home, new_app, new_home, remark, remind, say
 from queue_runner.cli.run import Verbose, follow_to_the_end, plan_of, refuse_hold
 from queue_runner.cli.typer_options import OfWorkload, with_options
 
@@ -33,10 +33,8 @@ EPILOG = (
 def bench(
     ctx: typer.Context,
     fields: dict[str, Any],
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the jobs and the order of their runs; store nothing.")
-    ] = False,
+    yes: Yes = False,
+    dry_run: DryRun = False,
     detach: Annotated[bool, typer.Option("--detach", help="Queue the runs for a worker, and do not wait.")] = False,
     verbose: Verbose = False,
     json: Json = False,

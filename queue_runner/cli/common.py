@@ -82,6 +82,7 @@ def confirmed(question: str, yes: bool) -> bool:
 
 
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the jobs and the order of their runs; store nothing.")]
 
 
 def print_json(schema: str, /, **fields: Any) -> None:

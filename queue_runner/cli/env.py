@@ -6,6 +6,7 @@ import shlex
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from msgspec.structs import asdict
 
 from queue_runner import tables
 from queue_runner.cli.common import Json, hint, home, new_app, new_home, print_json, say
@@ -71,14 +72,8 @@ def remove(name: Annotated[str, typer.Argument(metavar="ENV", help="A name from 
 
 
 def _object(venv: Venv) -> dict[str, Any]:
-    return {
-        "name": venv.name,
-        "python": str(venv.python),
-        "python_version": venv.python_version,
-        "pip": list(venv.pip),
-        "packages": dict(venv.packages),
-        "created_at": venv.created_at,
-    }
+    fields = {name: value for name, value in asdict(venv).items() if name != "folder"}
+    return {**fields, "python": str(venv.python)}
 
 
 def _row(venv: Venv) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from msgspec.structs import asdict
 
 from queue_runner import paths
 from queue_runner.cli.common import (
+    DryRun,
     Json,
     hint,
     home,
@@ -56,9 +57,7 @@ def submit(
             help="Read many jobs: one JSON object per line, with these options as keys; - is stdin.",
         ),
     ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the jobs and the order of their runs; store nothing.")
-    ] = False,
+    dry_run: DryRun = False,
     json: Json = False,
     schedule: Annotated[int | None, typer.Option(hidden=True, help="The schedule whose command line this is.")] = None,
 ) -> None:
