@@ -6,19 +6,19 @@ import contextlib
 import os
 import signal
 import sqlite3
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import psutil
 
 from queue_runner.host import processes
+from queue_runner.model import parse_selector
+from queue_runner.monitor import explanation
 from queue_runner.paths import Layout
 from queue_runner.store import read
 from queue_runner.submit import plan
-from tests import forked_worker, named_rows
-from tests.forked_worker import ForkedWorker
+from queue_runner.warden import process_tree
+from tests import forked_programs, named_rows
 from tests.patience import UNTIL_S, until
 from tests.process_support import state_of
 from tests.submit_support import requested
@@ -38,7 +38,7 @@ class Queue:
         self.stops.mkdir(exist_ok=True)
         settings = "grace_int_s = 0.3\ngrace_term_s = 0.3\nmin_free_bytes = 0\npoll_s = 1.0\n"
         layout.config.write_text(settings + ANY_MACHINE)
-        self._workers: list[ForkedWorker | subprocess.Popen[bytes]] = []
+        self._programs: list[forked_programs.Worker | forked_programs.Command] = []
 
     def submit(self, script: str, repeats: int = 1, **options: Any) -> int:
         """Queue a shell script; returns the job's id. `$J` in it is the journal. On Slurm it is one block at first."""
@@ -50,20 +50,22 @@ class Queue:
         return plan.store(self.layout, planned).jobs[0]
 
     def worker(
-        self, stop_at: str = "", *arguments: str, module: str = forked_worker.MODULE
-    ) -> ForkedWorker | subprocess.Popen[bytes]:
+        self, stop_at: str = "", *arguments: str, module: str = forked_programs.WORKER
+    ) -> forked_programs.Worker:
         """Start a worker; with `stop_at`, it or its warden stops itself there."""
-        env = {**os.environ, "MPSQ_STOP_DIR": str(self.stops)}
-        if stop_at:
-            env["MPSQ_STOP_AT"] = stop_at
-        worker: ForkedWorker | subprocess.Popen[bytes]
         with (self.folder / "worker.log").open("ab") as log:
-            if module == forked_worker.MODULE and forked_worker.can_be_forked():
-                worker = ForkedWorker(arguments, env, log)
-            else:
-                worker = subprocess.Popen([sys.executable, "-m", module, *arguments], env=env, stdout=log, stderr=log)
-        self._workers.append(worker)
+            worker = forked_programs.worker(arguments, {**os.environ, **self._stopping(stop_at)}, log, module)
+        self._programs.append(worker)
         return worker
+
+    def command(self, *arguments: str, stop_at: str = "") -> forked_programs.Command:
+        """Start an mpsq command with its output in pipes; with `stop_at`, it stops itself there."""
+        command = forked_programs.command(*arguments, cwd=self.folder, **self._stopping(stop_at))
+        self._programs.append(command)
+        return command
+
+    def _stopping(self, stop_at: str) -> dict[str, str]:
+        return {"MPSQ_STOP_DIR": str(self.stops), **({"MPSQ_STOP_AT": stop_at} if stop_at else {})}
 
     def stopped(self, point: str) -> int:
         """Wait until a process has stopped at the point; returns its pid."""
@@ -98,6 +100,11 @@ class Queue:
         with read.reading(self.layout.db) as connection:
             return [event["verb"] for event in named_rows.events(connection, job)]
 
+    def why(self, id: str) -> str:
+        """What `mpsq why` says of a job or a run."""
+        with read.reading(self.layout.db) as connection:
+            return explanation.explain_all(self.layout, connection, [parse_selector(id)])[0].sentence
+
     def log(self) -> str:
         path = self.folder / "worker.log"
         return path.read_text()[-3000:] if path.exists() else ""
@@ -107,22 +114,26 @@ class Queue:
             return str(connection.execute("SELECT token FROM runs WHERE token IS NOT NULL").fetchone()[0])
 
     def close(self) -> None:
-        """End every worker and everything that its runs may have left."""
-        for worker in self._workers:
-            if worker.poll() is None:
-                worker.send_signal(signal.SIGCONT)
-                worker.kill()
-            worker.wait()
+        """End every program and everything that its runs may have left."""
+        for program in self._programs:
+            if program.poll() is None:
+                program.send_signal(signal.SIGCONT)
+                program.kill()
+            program.wait()
+            for stream in filter(None, (program.stdout, program.stderr)):
+                stream.close()
         with sqlite3.connect(self.layout.db) as connection:
-            tokens = [row[0] for row in connection.execute("SELECT token FROM runs WHERE token IS NOT NULL")]
-        for path in self.layout.runs.glob("*/warden"):
-            _kill_warden(path.parent)
-        for token in tokens:
-            processes.end_all(processes.Traces(tag=token), 0, 0)
+            states = dict(connection.execute("SELECT token, state FROM runs WHERE token IS NOT NULL"))
+        if folders := [path.parent for path in self.layout.runs.glob("*/warden")]:
+            _kill_wardens(folders)
+        variables = {word for pid in psutil.pids() for word in process_tree.environment(pid)} if states else set()
+        for token, state in states.items():
+            if state == "RUNNING" or f"MPSQ_TAG={token}".encode() in variables:
+                processes.end_all(processes.Traces(tag=token), 0, 0)
 
 
-def _kill_warden(folder: Path) -> None:
-    words = {str(folder), str(folder / "warden.py")}  # the second is 0.1's
+def _kill_wardens(folders: list[Path]) -> None:
+    words = {str(path) for folder in folders for path in (folder, folder / "warden.py")}  # the second is 0.1's
     for process in psutil.process_iter(["cmdline"]):
         if words & {*(process.info["cmdline"] or ())}:
             with contextlib.suppress(psutil.NoSuchProcess):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import re
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from typing import Any
 import pytest
 
 from queue_runner.cli.main import main
+from tests import forked_programs
 from tests.bundles.bundles_support import text_of
 from tests.queue_support import ANY_MACHINE
 
@@ -62,8 +62,7 @@ class Machine:
     def measure(self, repeats: int) -> None:
         trainer = (sys.executable, "-I", "-S", "train.py", "--api-key", "ghp_hunter2hunter2hunter2")
         self("submit", "--repeats", str(repeats), "--env", "BAR=value-of-bar", "--allow-plain", "--", *trainer)
-        command = [sys.executable, "-m", "queue_runner.worker", "--until-idle"]
-        subprocess.run(command, env={**os.environ, **self._own}, check=True, capture_output=True)
+        forked_programs.work(**self._own)
 
 
 @pytest.fixture

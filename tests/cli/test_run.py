@@ -29,13 +29,12 @@ from queue_runner.monitor.awaiting import Awaited
 from queue_runner.monitor.round_table import RoundTable
 from queue_runner.paths import Layout
 from queue_runner.store.read import reading
+from tests import forked_programs
 from tests.cli_support import schemas
 from tests.queue_support import Queue, until
 from tests.store.test_many_processes import check_serial
 
 pytestmark = pytest.mark.process
-
-MPSQ = [sys.executable, "-m", "queue_runner.cli.main"]
 
 
 @pytest.fixture
@@ -49,14 +48,8 @@ def queue(layout: Layout, tmp_path: Path) -> Iterator[Queue]:
     queue.close()
 
 
-def run(queue: Queue, *arguments: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [*MPSQ, "run", *arguments],
-        cwd=queue.folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+def run(queue: Queue, *arguments: str) -> forked_programs.Command:
+    return queue.command("run", *arguments)
 
 
 def workers(queue: Queue) -> list[str]:
@@ -212,8 +205,8 @@ def test_a_number_in_the_output_is_an_answer(queue: Queue, monkeypatch: pytest.M
     out, err = (process := run(queue, *options, "--metric", r"absent=absent (\d)", "--", *command)).communicate()
     assert process.returncode == 0, err
     assert "loss" in out
-    report = [*MPSQ, "report", "--by", "loss", "--same-within", "loss=0.5", "--json"]
-    rows = json.loads(subprocess.run(report, capture_output=True, check=True).stdout)["rows"]
+    report = forked_programs.run("report", "--by", "loss", "--same-within", "loss=0.5", "--json")
+    rows = json.loads(report.stdout)["rows"]
     (compared,) = [row for row in rows if not row["is_baseline"]]
     assert compared["metrics"].pop("absent")["value"] is None
     metric = compared["metrics"]["loss"]

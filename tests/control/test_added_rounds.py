@@ -71,8 +71,7 @@ def test_rounds_are_added_behind_those_that_wait(queue: Queue) -> None:
 
 def test_a_crash_before_the_commit_adds_nothing(queue: Queue) -> None:
     submit(queue, repeats=1)
-    command = ("rerun", "g1", "--rounds", "2")
-    process = queue.worker("submit.before_commit", *command, module="queue_runner.cli")
+    process = queue.command("rerun", "g1", "--rounds", "2", stop_at="submit.before_commit")
     os.kill(queue.stopped("submit.before_commit"), signal.SIGKILL)
     process.wait()
     assert {row["repeat"] for row in queue.rows()} == {1}

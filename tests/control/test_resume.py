@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,6 +12,7 @@ import pytest
 from queue_runner.control import new_attempts
 from queue_runner.errors import UsageError
 from queue_runner.model import parse_selector
+from tests import forked_programs
 from tests.queue_support import Queue, until, warden_pid
 
 pytestmark = pytest.mark.process
@@ -72,12 +71,9 @@ def test_by_hand(queue: Queue) -> None:
     queue.done(2)
     with pytest.raises(UsageError, match=r"run 2\.1 left no checkpoint"):
         new_attempts.retry(queue.layout, [parse_selector("2")], resumed=True)
-    command = [sys.executable, "-m", "queue_runner.cli.main", "retry", "1", "--resume"]
-    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert told == "run 1.2 queued, for run 1.1\n"
+    assert forked_programs.run("retry", "1", "--resume").stdout == "run 1.2 queued, for run 1.1\n"
     assert outcomes(queue.done(3)) == ["FAILED", "SUCCEEDED", "FAILED"] and queue.written() == WHOLE
-    shown = subprocess.run([*command[:-3], "show", "1"], capture_output=True, text=True, check=True).stdout
-    assert "from a checkpoint of 1.1" in shown
+    assert "from a checkpoint of 1.1" in forked_programs.run("show", "1").stdout
 
 
 def test_a_checkpoint_that_is_gone_ends_the_run_and_holds_nobody(queue: Queue) -> None:

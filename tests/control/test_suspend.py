@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +16,7 @@ from queue_runner.host.processes import Process
 from queue_runner.host.run_dir import RunDir
 from queue_runner.model import Selector, parse_selector
 from queue_runner.store import read
-from tests import named_rows
+from tests import forked_programs, named_rows
 from tests.events_support import whole_lines
 from tests.process_support import SETSID, WardenRun, is_alive, python, state_of
 from tests.queue_support import Queue, until, warden_pid
@@ -40,8 +38,7 @@ def named(text: str) -> list[Selector]:
 
 
 def mpsq(*arguments: str, code: int = 0) -> str:
-    command = [sys.executable, "-m", "queue_runner.cli.main", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = forked_programs.run(*arguments)
     assert done.returncode == code, done.stderr
     return done.stdout + done.stderr
 
@@ -282,9 +279,7 @@ def test_a_request_that_was_stored_and_not_filed_is_filed_by_the_worker(queue: Q
     until(queue.written, "the job")
     if verb == "resume":
         pausing.pause(queue.layout, named("1"), now=True)
-    command = [sys.executable, "-m", "queue_runner.cli.main", verb, "1", *(["--now"] if verb == "pause" else [])]
-    env = {**os.environ, "MPSQ_STOP_AT": "suspend.committed", "MPSQ_STOP_DIR": str(queue.stops)}
-    died = subprocess.Popen(command, env=env)
+    died = queue.command(verb, "1", *(["--now"] if verb == "pause" else []), stop_at="suspend.committed")
     os.kill(queue.stopped("suspend.committed"), signal.SIGKILL)
     died.wait()
     told = queue.layout.run_dir("1.1") / "warden" / "suspended"

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-import subprocess
-import sys
 import time
 from contextlib import closing
 
@@ -23,12 +21,6 @@ def named(text: str) -> list[Selector]:
     return [parse_selector(text)]
 
 
-def mpsq(*arguments: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "queue_runner.cli.main", *arguments], stdout=subprocess.PIPE, text=True
-    )
-
-
 def test_dependents_are_skipped_while_another_job_runs(queue: Queue) -> None:
     queue.submit("until [ -e go ]; do sleep 0.02; done")
     bad = queue.submit("echo bad >> $J")
@@ -36,7 +28,7 @@ def test_dependents_are_skipped_while_another_job_runs(queue: Queue) -> None:
     queue.submit("echo cleaned >> $J", after=(f"{bad}:any",))
     queue.worker()
     until(lambda: queue.rows()[0]["state"] == "RUNNING")
-    process = mpsq("cancel", str(bad))
+    process = queue.command("cancel", str(bad))
     assert process.wait() == 0
     until(lambda: queue.rows()[2]["outcome"] == "SKIPPED", "the skip beside a running job")
     assert queue.rows()[2]["reason"] == f"dependency: job {bad} did not succeed"
@@ -87,13 +79,13 @@ def test_drain_lets_the_current_job_finish_and_starts_none(queue: Queue) -> None
     queue.submit("echo two >> $J")
     queue.worker()
     until(lambda: queue.rows()[0]["state"] == "RUNNING")
-    impatient = mpsq("pause", "--when-done", "--timeout", "0.1s")
+    impatient = queue.command("pause", "--when-done", "--timeout", "0.1s")
     assert impatient.wait() == 124
-    drain = mpsq("pause", "--when-done")
+    drain = queue.command("pause", "--when-done")
     (queue.folder / "go").touch()
     assert drain.wait() == 0 and drain.stdout is not None and "nothing runs" in drain.stdout.read()
     assert queue.written() == ["one"] and queue.rows()[1]["state"] == "QUEUED"
-    assert mpsq("resume").wait() == 0
+    assert queue.command("resume").wait() == 0
     queue.done(2)
     assert queue.written() == ["one", "two"]
 

@@ -22,6 +22,7 @@ from harness.microbench import matmul, rounding
 from harness.microbench.rounding import Check
 from harness.microbench.run import Bench, Cell, main
 from tests.cli_support import Cli
+from tests.forked_programs import work
 from tests.jobs.conftest import FRAMEWORKS, JOBS, Ran, read
 
 pytestmark = pytest.mark.slow
@@ -419,7 +420,7 @@ def test_through_the_queue_with_its_report(layout: Any, mpsq: Cli) -> None:
     submit("matmul", "--dtype", "fp64", n=16, max_iters=12)
     submit("kernels", "--config", "tiny", op="linear", max_iters=8)
     submit("transfer", "--config", "tiny", max_iters=8)
-    subprocess.run([sys.executable, "-m", "queue_runner.worker", "--until-idle"], check=True, capture_output=True)
+    work()
     rows = {name: mpsq.ok("report", name, "--json").json()["rows"] for name in ("matmul", "kernels", "transfer")}
     assert [(row["dtype"], row["n"], row["n_samples"]) for row in rows["matmul"]] == [("fp64", 16, 6)]
     assert [(row["op"], row["direction"]) for row in rows["kernels"]] == [("linear", "forward"), ("linear", "backward")]

@@ -27,6 +27,7 @@ from harness.torch_backend.flops import forward_flops
 from harness.torch_backend.main import main
 from harness.torch_backend.training import sgd
 from queue_runner.paths import Layout
+from tests.forked_programs import work
 from tests.jobs.conftest import JOBS, Ran, read
 from tests.jobs.test_through_the_queue import mpsq, rows
 
@@ -533,7 +534,7 @@ def test_training_and_evaluation_through_the_queue(layout: Layout) -> None:
         "mode=train,eval",
         *brief,
     )
-    mpsq("worker", "--until-idle")
+    work()
     stored = rows(layout)
     assert [row["outcome"] for row in stored] == ["SUCCEEDED"] * 2
     by_name = {row["workload"]: row for row in stored}

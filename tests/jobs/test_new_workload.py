@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from queue_runner.paths import Layout
+from tests.forked_programs import work
 from tests.jobs.conftest import JOBS
 from tests.jobs.test_through_the_queue import mpsq, rows
 
@@ -22,7 +23,7 @@ def test_it_runs_through_the_queue_and_learns(layout: Layout) -> None:
     file = Path(mpsq("workloads", "new", "mine").strip())
     mpsq("submit", "--no-gate", "--no-preflight", "mine", "--device", "cpu", "--dtype", "fp32,bf16", *SMALL)
     file.write_text("raise SystemExit('changed after the submit')")
-    mpsq("worker", "--until-idle")
+    work()
     stored = rows(layout)
     assert [row["outcome"] for row in stored] == ["SUCCEEDED"] * 2
     for row in stored:

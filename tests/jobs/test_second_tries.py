@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import psutil
 import pytest
@@ -16,6 +15,7 @@ import pytest
 from queue_runner.control import pausing
 from queue_runner.model import parse_selector
 from queue_runner.paths import Layout
+from tests import forked_programs
 from tests.events_support import whole_lines
 from tests.jobs.conftest import SMALL
 from tests.jobs.test_through_the_queue import SUBMIT, mpsq, rows, settings
@@ -29,14 +29,11 @@ def small(**changes: object) -> list[str]:
 
 
 @pytest.fixture
-def worker(layout: Layout) -> Iterator[subprocess.Popen[bytes]]:
-    process = subprocess.Popen([sys.executable, "-m", "queue_runner.worker"], stderr=subprocess.DEVNULL)
+def worker(layout: Layout, tmp_path: Path) -> Iterator[forked_programs.Worker]:
+    with (tmp_path / "worker.log").open("wb") as log:
+        process = forked_programs.worker((), os.environ, log)
     yield process
-    subprocess.run(
-        [sys.executable, "-m", "queue_runner.cli.main", "cancel", "@last", "--grace", "0"],
-        capture_output=True,
-        check=False,
-    )
+    forked_programs.run("cancel", "@last", "--grace", "0")
     process.terminate()
     process.wait()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
@@ -11,7 +10,8 @@ import pytest
 
 from queue_runner.paths import Layout
 from queue_runner.store import read
-from tests import named_rows
+from tests import forked_programs, named_rows
+from tests.forked_programs import work
 
 pytestmark = pytest.mark.slow
 
@@ -21,8 +21,7 @@ BY_OTHERS = {"contended", "slept", "swapping", "gpu_contended", "throttled", "st
 
 
 def mpsq(*arguments: str, code: int = 0) -> str:
-    command = [sys.executable, "-m", "queue_runner.cli.main", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    done = forked_programs.run(*arguments)
     assert done.returncode == code, done.stderr
     return done.stdout
 
@@ -38,10 +37,10 @@ def rows(layout: Layout) -> list[named_rows.Row]:
 
 def test_nanogpt_is_queued_trained_and_reported(layout: Layout, tmp_path: Path) -> None:
     small = settings(max_iters=12, eval_interval=6, warmup_iters=2, n_layer=1, n_embd=32, block_size=16, batch_size=4)
-    mpsq(*SUBMIT, "--dtype", "fp32,bf16", "--repeats", "2", "--seed", "1337", *small)
+    mpsq(*SUBMIT, "--dtype", "bf16", "--repeats", "2", "--seed", "1337", *small)
     mpsq("worker", "--until-idle")
     stored = rows(layout)
-    assert [row["outcome"] for row in stored] == ["SUCCEEDED"] * 4
+    assert [row["outcome"] for row in stored] == ["SUCCEEDED"] * 2
     for row in stored:
         assert (row["n_iters"], row["n_measure"], row["device"], row["workload"]) == (12, 9, "cpu", "nanogpt")
         assert row["flops_per_iter"] > 0 and row["tokens_per_iter"] > 0 and row["params"] > 0
@@ -60,11 +59,9 @@ def test_nanogpt_is_queued_trained_and_reported(layout: Layout, tmp_path: Path) 
         assert "cpu_s" in {metric["name"] for metric in metrics}, "the CPU time at the borders of phases"
         took.append(json.loads(found_exit["exit_json"])["prepared"])
     assert {one["exit_code"] for one in took} == {0}
-    by_cell = sorted((row["job_id"], row["number"], one["user_s"]) for row, one in zip(stored, took, strict=True))
-    assert by_cell[1][2] < by_cell[0][2] / 2 and by_cell[3][2] < by_cell[2][2] / 2, "repeats find what is prepared"
+    assert took[1]["user_s"] < took[0]["user_s"] / 2, "a repeat finds what is prepared"
     assert stored[0]["loss_last"] == stored[1]["loss_last"]  # one seed, one machine: repeats repeat
-    shown = mpsq("report")
-    assert "bf16" in shown and "fp32" in shown
+    assert "bf16" in mpsq("report")
     breakdown = json.loads(mpsq("report", "breakdown", "--json"))
     assert breakdown["rows"]
     assert "prepared: seconds before the run" in mpsq("report", "time")
@@ -75,7 +72,7 @@ def test_the_code_that_was_submitted_is_the_code_that_runs(layout: Layout) -> No
     (row,) = rows(layout)
     script = layout.snapshots / row["snapshot_hash"] / "nanogpt_torch.py"
     script.write_text("print('the snapshot ran')")
-    mpsq("worker", "--until-idle")
+    work()
     assert (layout.run_dir("1.1") / "stdout.log").read_text() == "the snapshot ran\n"
     assert "unobserved" in rows(layout)[0]["taints"].split(",")
 
@@ -84,7 +81,7 @@ def test_a_device_that_is_not_there_is_its_own_outcome(layout: Layout) -> None:
     if sys.platform == "darwin":
         pytest.skip("mps may be there")
     mpsq(*SUBMIT[:-1], "mps")
-    mpsq("worker", "--until-idle")
+    work()
     (row,) = rows(layout)
     assert row["outcome"] == "DEVICE_UNAVAILABLE" and "mps" in row["reason"]
     mpsq("wait", "1", code=3)
@@ -95,7 +92,7 @@ def test_a_foreign_trainer_is_read_live_by_its_parser(layout: Layout, tmp_path: 
     if not log.exists():
         pytest.skip("the shared logs are not here")
     mpsq("submit", "--parser", "nanogpt", "--", "/bin/cat", str(log))
-    mpsq("worker", "--until-idle")
+    work()
     (row,) = rows(layout)
     assert (row["n_iters"], row["outcome"]) == (31, "SUCCEEDED")
     taints = set(row["taints"].split(",")) - BY_OTHERS

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from queue_runner.paths import Layout
+from tests import forked_programs
 from tests.cli_support import ROOT
 from tests.queue_support import ANY_MACHINE
 from tests.recipes_support import blocks
@@ -42,7 +43,7 @@ def test_the_toy_sizes_of_a_recipe_run(name: str, layout: Layout, tmp_path: Path
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
 
     def read(*arguments: str) -> Any:
-        return json.loads(subprocess.check_output([program, *arguments, "--json"], env=env, cwd=tmp_path))
+        return json.loads(forked_programs.run(*arguments, "--json", cwd=tmp_path).stdout)
 
     jobs = read("list", "--all")["jobs"]
     assert jobs and all(job["ok"] for job in jobs)

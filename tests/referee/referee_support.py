@@ -12,6 +12,7 @@ from typing import Any
 
 from jsonschema import Draft202012Validator
 
+from tests import forked_programs
 from tests.cli_support import schemas
 
 MPSQ = [sys.executable, "-m", "queue_runner.cli.main"]
@@ -66,9 +67,7 @@ class Repository:
 
     def mpsq(self, command: str, *words: str) -> Answered:
         """Run a command with --json, which it must not have after --."""
-        ran = subprocess.run(
-            [*MPSQ, command, *self._with_json(words)], cwd=self.folder, capture_output=True, text=True, check=False
-        )
+        ran = forked_programs.run(command, *self._with_json(words), cwd=self.folder)
         answer = json.loads(ran.stdout) if ran.stdout else {}
         if answer:
             Draft202012Validator(schemas()[answer["schema"]]).validate(answer)

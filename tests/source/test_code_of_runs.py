@@ -7,7 +7,6 @@ import os
 import shutil
 import sqlite3
 import subprocess
-import sys
 import venv
 from pathlib import Path
 from typing import Any
@@ -17,10 +16,11 @@ import pytest
 from queue_runner.control import new_attempts, resubmission
 from queue_runner.errors import MpsqError, UsageError
 from queue_runner.model import Selector, parse_selector
-from queue_runner.monitor import explanation, run_view
+from queue_runner.monitor import run_view
 from queue_runner.source import rules
 from queue_runner.store import read
 from queue_runner.submit import plan
+from tests import forked_programs
 from tests.queue_support import Queue, until
 from tests.submit_support import requested
 
@@ -73,15 +73,10 @@ def notes(queue: Queue, run: str) -> dict[str, str]:
         return dict(read.tuples(connection, sql, [run]))
 
 
-def explained(queue: Queue, run: str) -> str:
-    with read.reading(queue.layout.db) as connection:
-        return explanation.explain_all(queue.layout, connection, [parse_selector(run)])[0].sentence
-
-
 def mpsq(queue: Queue, *arguments: str) -> str:
-    command = [sys.executable, "-m", "queue_runner.cli.main", *arguments]
-    env = {**os.environ, "COLUMNS": "400"}
-    return subprocess.run(command, check=True, capture_output=True, text=True, env=env).stdout
+    done = forked_programs.run(*arguments, COLUMNS="400")
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def names(folder: Path) -> list[str]:
@@ -131,7 +126,7 @@ def test_an_edit_never_stops_the_queue(queue: Queue, code: Repository) -> None:
         assert names(queue.layout.run_dir(run) / "tree") == ["out.txt"]
         text = notes(queue, run)["in_copy"]
         assert text == "say.sh changed, lib.sh was removed, scratch.py was added"
-        assert explained(queue, run).endswith(f"; it started in a copy of the code as submitted, because {text}")
+        assert queue.why(run).endswith(f"; it started in a copy of the code as submitted, because {text}")
     assert said(queue, "2.1") == "v3" and said(queue, "4.1") == str(code.root)
     assert notes(queue, "2.1") == notes(queue, "4.1") == {}
     assert not (code.root / "out.txt").exists()

@@ -7,8 +7,6 @@ import os
 import signal
 import sqlite3
 import stat
-import subprocess
-import sys
 import time
 from contextlib import closing
 from pathlib import Path
@@ -26,6 +24,7 @@ from queue_runner.store.restore import restore
 from queue_runner.worker.backups import LOOK_AGAIN_S, TRY_AGAIN_S, Backups
 from queue_runner.worker.decide import BackUp, decide
 from queue_runner.worker.now import Candidate, Clocks, Now
+from tests import forked_programs
 from tests.cli_support import Cli, full_queue
 from tests.process_support import state_of
 from tests.queue_support import until
@@ -254,10 +253,8 @@ def test_restore_pauses_keeps_and_sets_aside(queue: Layout) -> None:
     assert paused_at and "restored" in reason
 
 
-def start(*words: str, stop_at: str, stops: Path) -> subprocess.Popen[bytes]:
-    code = "import sys; from queue_runner.cli.main import main; sys.exit(main())"
-    env = {**os.environ, "MPSQ_STOP_AT": stop_at, "MPSQ_STOP_DIR": str(stops)}
-    return subprocess.Popen([sys.executable, "-c", code, *words], env=env)
+def start(*words: str, stop_at: str, stops: Path) -> forked_programs.Command:
+    return forked_programs.command(*words, cwd=stops, MPSQ_STOP_AT=stop_at, MPSQ_STOP_DIR=str(stops))
 
 
 def titles(db: Path) -> list[str]:

@@ -6,13 +6,13 @@ import itertools
 import os
 import random
 import subprocess
-import sys
 from pathlib import Path
 
 import psutil
 import pytest
 
 from queue_runner.store import backup
+from tests import forked_programs
 from tests.process_support import SETSID, state_of, variables_of
 from tests.queue_support import Queue, until
 
@@ -58,10 +58,8 @@ while True:
 """
 
 
-def spawn(code: str, *arguments: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-c", code, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+def spawn(*code: str) -> forked_programs.Command:
+    return forked_programs.command(*code, module=forked_programs.CODE)
 
 
 def test_eight_submitters_one_worker_and_readers(queue: Queue) -> None:
@@ -139,8 +137,7 @@ def test_cancel_leaves_nothing_alive(queue: Queue, turn: int) -> None:
     )
     queue.worker()
     until(queue.written, "the job")
-    code = "import sys; from queue_runner.cli.main import main; sys.exit(main())"
-    subprocess.run([sys.executable, "-c", code, "cancel", "1"], check=True, capture_output=True)
+    assert forked_programs.run("cancel", "1").returncode == 0
     (row,) = queue.done()
     assert row["outcome"] == "CANCELLED"
     tag = queue.token()
@@ -152,7 +149,5 @@ def test_cancel_without_grace_kills_at_once(queue: Queue) -> None:
     queue.submit("trap '' INT TERM; echo ready >> $J; while :; do sleep 0.05; done")
     queue.worker()
     until(queue.written, "the job")
-    code = "import sys; from queue_runner.cli.main import main; sys.exit(main())"
-    arguments = [sys.executable, "-c", code, "cancel", "1", "--grace", "0"]
-    assert "cancelled" in subprocess.run(arguments, check=True, capture_output=True, text=True).stdout
+    assert "cancelled" in forked_programs.run("cancel", "1", "--grace", "0").stdout
     assert queue.done()[0]["outcome"] == "CANCELLED"

@@ -6,8 +6,6 @@ import json
 import re
 import shlex
 import sqlite3
-import subprocess
-import sys
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -23,6 +21,7 @@ from queue_runner.paths import Layout, migrations_dir
 from queue_runner.spec import Aim, JobSpec, NewJob
 from queue_runner.store import backup, jobs, lane_claims, migrate, read, schema
 from queue_runner.store.engine import open_engine, writing
+from tests import forked_programs
 from tests.store_support import claim_next
 
 pytestmark = pytest.mark.process
@@ -146,8 +145,8 @@ def test_eight_processes_make_one_database(layout: Layout) -> None:
         "from pathlib import Path; from queue_runner.paths import Layout; from queue_runner.store import migrate; "
         f"migrate.ensure(Layout(Path({str(layout.home)!r})))"
     )
-    makers = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(8)]
-    assert [maker.wait() for maker in makers] == [0] * 8
+    makers = [forked_programs.command(code, module=forked_programs.CODE) for _ in range(8)]
+    assert [(maker.communicate()[1], maker.returncode) for maker in makers] == [("", 0)] * 8
     assert backup.problems(layout.db) == []
     assert read.schema_revision(layout.db) == read.HEAD
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,7 +10,7 @@ import pytest
 from queue_runner.paths import Layout
 from queue_runner.store.read import reading
 from tests.cli_support import ENDINGS, Cli, full_queue
-from tests.queue_support import ANY_MACHINE
+from tests.queue_support import Queue
 from tests.store_support import claim_next
 
 pytestmark = pytest.mark.process
@@ -139,23 +137,17 @@ def test_submit_belongs_to_this_report(queue: Layout, mpsq: Cli) -> None:
 
 def test_a_missing_run_has_todays_environment_and_code(layout: Layout, mpsq: Cli, tmp_path: Path) -> None:
     """It had hashes instead of PATH and HOME, and the code of then."""
-    layout.config.write_text(ANY_MACHINE)
+    queue = Queue(layout, tmp_path)
     script, there = tmp_path / "code" / "go.sh", tmp_path / "there.log"
     script.parent.mkdir()
     script.write_text("exit 3\n")
     mpsq.ok("submit", "--no-preflight", "--cwd", "code", "--env", "WORD=a b", "--", "sh", "go.sh")
-    worker_until_idle(tmp_path)
+    queue.worker("", "--until-idle").wait()
     same = mpsq.ok("report", "missing", "1", "--submit")
     assert "code has changed" not in same.err
     script.write_text(f'echo "$HOME $WORD" > {there}\n')
     mpsq.ok("cancel", "2")
     assert "code has changed" in mpsq.ok("report", "missing", "1", "--submit").err
-    worker_until_idle(tmp_path)
+    queue.worker("", "--until-idle").wait()
     assert there.read_text() == f"{os.environ['HOME']} a b\n"
     assert mpsq.ok("report", "missing", "1", "--json").json()["rows"] == []
-
-
-def worker_until_idle(cwd: Path) -> None:
-    subprocess.run(
-        [sys.executable, "-m", "queue_runner.worker", "--until-idle"], check=True, capture_output=True, cwd=cwd
-    )

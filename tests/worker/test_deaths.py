@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import psutil
@@ -203,9 +201,7 @@ def noted(queue: Queue) -> list[NotedProcess]:
 
 @pytest.mark.parametrize(("point", "count"), [("submit.before_commit", 0), ("submit.committed", 1)])
 def test_the_submitter_dies(queue: Queue, point: str, count: int) -> None:
-    code = "import sys; from queue_runner.cli.main import main; sys.exit(main())"
-    env = {**os.environ, "MPSQ_STOP_AT": point, "MPSQ_STOP_DIR": str(queue.stops)}
-    submitter = subprocess.Popen([sys.executable, "-c", code, "submit", "--", "/usr/bin/true"], env=env)
+    submitter = queue.command("submit", "--", "/usr/bin/true", stop_at=point)
     queue.stopped(point)
     submitter.kill()
     submitter.wait()
@@ -220,9 +216,7 @@ def test_the_canceller_dies(queue: Queue, point: str) -> None:
     queue.submit("echo started >> $J; sleep 300")
     queue.worker()
     until(queue.written, "the job")
-    code = "import sys; from queue_runner.cli.main import main; sys.exit(main())"
-    env = {**os.environ, "MPSQ_STOP_AT": point, "MPSQ_STOP_DIR": str(queue.stops)}
-    canceller = subprocess.Popen([sys.executable, "-c", code, "cancel", "1"], env=env)
+    canceller = queue.command("cancel", "1", stop_at=point)
     queue.stopped(point)
     canceller.kill()
     canceller.wait()

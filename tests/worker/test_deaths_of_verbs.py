@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -91,9 +89,7 @@ def test_a_retry_by_hand_is_there_or_not(queue: Queue, point: str, count: int) -
     queue.submit("exit 3")
     queue.worker()
     queue.done()
-    code = "import sys; from queue_runner.cli.main import main; sys.exit(main())"
-    env = {**os.environ, "MPSQ_STOP_AT": point, "MPSQ_STOP_DIR": str(queue.stops)}
-    caller = subprocess.Popen([sys.executable, "-c", code, "retry", "1"], env=env)
+    caller = queue.command("retry", "1", stop_at=point)
     queue.stopped(point)
     caller.kill()
     caller.wait()

@@ -21,6 +21,7 @@ from queue_runner.control import cancellation
 from queue_runner.model import DEFAULT_LANE, parse_selector
 from queue_runner.monitor import explanation, run_details, run_view
 from queue_runner.store import read
+from tests import forked_programs
 from tests.cli_support import Cli
 from tests.queue_support import Queue, until
 
@@ -169,9 +170,8 @@ def test_a_command_that_somebody_watches_waits_briefly(queue: Queue, machine: Pa
     until(lambda: f"worker {worker.pid} on" in queue.log(), "the worker")  # else mpsq run starts one
     waited = []
     for group in (1, 2):  # the first question, of unknown length, waits no longer than a short one
-        words = [sys.executable, "-m", "queue_runner.cli.main", "run", "--repeats", "2", "--", "/usr/bin/true"]
-        done = subprocess.run(words, cwd=queue.folder, capture_output=True, text=True, timeout=60, check=True)
-        assert (done.stdout + done.stderr).count("starting anyway") == 1
+        done = forked_programs.run("run", "--repeats", "2", "--", "/usr/bin/true", cwd=queue.folder)
+        assert done.returncode == 0 and (done.stdout + done.stderr).count("starting anyway") == 1, done
         waited.append(details(queue, f"{group}.1").start["gate_waited_s"])
     assert all(4 > waited_s >= 0.8 for waited_s in waited)
 

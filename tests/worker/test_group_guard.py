@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import sqlite3
-import subprocess
-import sys
 from typing import Any
 
 import pytest
 
+from tests import forked_programs
 from tests.cli_support import Cli
 from tests.process_support import needs_linux
 from tests.queue_support import Queue, until
@@ -68,15 +67,11 @@ def test_it_continues_by_itself_when_there_is_space(queue: Queue) -> None:
     config = queue.layout.config.read_text()
     queue.layout.config.write_text(config.replace("min_free_bytes = 0", "min_free_bytes = 4096"))
     queue.submit("echo ran >> $J")
-    worker = subprocess.Popen([sys.executable, "-c", WORKER.format(stand_in=str(stand_in))])
-    try:
-        until(lambda: "only 2.00 KiB are free" in blocked(queue), "the reason")
-        stand_in.write_text(str(1 << 30))
-        queue.done()
-        assert queue.written() == ["ran"] and blocked(queue) == ""
-    finally:
-        worker.kill()
-        worker.wait()
+    queue.worker("", WORKER.format(stand_in=str(stand_in)), module=forked_programs.CODE)
+    until(lambda: "only 2.00 KiB are free" in blocked(queue), "the reason")
+    stand_in.write_text(str(1 << 30))
+    queue.done()
+    assert queue.written() == ["ran"] and blocked(queue) == ""
 
 
 def test_three_runs_that_fail_at_once_hold_their_group(queue: Queue, mpsq: Cli) -> None:

@@ -17,19 +17,15 @@ import pytest
 from queue_runner.config_file import Config
 from queue_runner.host import services, wakeup
 from queue_runner.paths import DEFAULT_LABEL, launchd_log
+from tests import forked_programs
+from tests.forked_programs import CODE, run
 from tests.queue_support import Queue, until
 
 pytestmark = pytest.mark.process
 
-MPSQ = [sys.executable, "-m", "queue_runner.cli.main"]
-
 
 def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
-
-
-def mpsq(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*MPSQ, *arguments], env={**os.environ, **env}, capture_output=True, text=True, check=False)
 
 
 def test_a_service_of_version_0_1_still_starts_the_worker(queue: Queue) -> None:
@@ -59,13 +55,8 @@ def test_a_worker_that_idles_through_an_upgrade_starts_the_warden_that_it_knows(
         "listen, main_loop.wakeup.listen = main_loop.wakeup.listen, begins\n"
         "main_loop.main(['--until-idle'])\n"
     )
-    with (queue.folder / "worker.log").open("ab") as log:
-        worker = subprocess.Popen([sys.executable, "-c", code], stderr=log)
-    try:
-        queue.done()
-    finally:
-        worker.terminate()
-        worker.wait()
+    queue.worker("", code, module=CODE)
+    queue.done()
     assert queue.written() == ["ran"]
 
 
@@ -107,7 +98,7 @@ def test_the_log_that_launchd_has_opened_is_cut_or_that_of_the_queue(
     if not by_launchd:  # the user's home is not looked at: it may be on a network drive that is gone
         code += "def home():\n    raise AssertionError\nmain_loop.Path.home = home\n"
     with log.open("ab") as output:
-        worker = subprocess.Popen([sys.executable, "-c", f"{code}main_loop.main(['--until-idle'])"], stderr=output)
+        worker = forked_programs.worker((f"{code}main_loop.main(['--until-idle'])",), os.environ, output, CODE)
     queue.done()
     worker.wait()
     assert log.stat().st_size < 65536 and "run 1.1: SUCCEEDED" in log.read_text()
@@ -157,48 +148,44 @@ def test_a_full_disk_is_no_reason_to_stop(queue: Queue) -> None:
 def test_a_delete_that_is_killed_between_database_and_files(queue: Queue, results: bool) -> None:
     queue.submit("true")
     assert queue.worker("", "--until-idle").wait() == 0
-    env = {**os.environ, "MPSQ_STOP_AT": "delete.committed", "MPSQ_STOP_DIR": str(queue.stops)}
-    command = [*MPSQ, "delete", "1", *(["--results"] if results else [])]
-    deleting = subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL)
+    deleting = queue.command("delete", "1", *(["--results"] if results else []), stop_at="delete.committed")
     os.kill(queue.stopped("delete.committed"), signal.SIGKILL)
     deleting.wait()
     folder = queue.layout.run_dir("1.1")
     assert folder.exists() and bool(queue.rows()) is not results
     os.utime(folder, (1, 1))
-    assert mpsq("gc").returncode == 0
+    assert run("gc").returncode == 0
     assert not folder.exists()
 
 
 def test_a_gc_that_is_killed_with_the_trash_in_hand(queue: Queue) -> None:
     queue.submit("echo hello")
     assert queue.worker("", "--until-idle").wait() == 0
-    env = {**os.environ, "MPSQ_STOP_AT": "gc.aside", "MPSQ_STOP_DIR": str(queue.stops)}
-    collecting = subprocess.Popen([*MPSQ, "gc", "--keep", "last:0"], env=env, stdout=subprocess.DEVNULL)
+    collecting = queue.command("gc", "--keep", "last:0", stop_at="gc.aside")
     os.kill(queue.stopped("gc.aside"), signal.SIGKILL)
     collecting.wait()
     assert names(queue.layout.run_dir("1.1")) == ["spec.json", "warden", "warden.lock"]
     assert list(queue.layout.runs.glob(".trash-*")) and "gc" in queue.verbs(1)
-    assert "left by an interrupted removal" in mpsq("gc").stdout
+    assert "left by an interrupted removal" in run("gc").stdout
     assert names(queue.layout.runs) == ["1.1"]
 
 
 def test_a_snapshot_that_a_submitter_counts_on_stays(queue: Queue) -> None:
     """It is there already, old, and no job refers to it, when a submitter finds that it need not be copied."""
     submit = ["submit", "nanogpt", "--config", "tiny"]
-    assert mpsq(*submit).returncode == 0 and mpsq("cancel", "1").returncode == 0
-    assert mpsq("delete", "1", "--results").returncode == 0
+    assert run(*submit).returncode == 0 and run("cancel", "1").returncode == 0
+    assert run("delete", "1", "--results").returncode == 0
     (snapshot,) = queue.layout.snapshots.iterdir()
     os.utime(snapshot, (1, 1))
-    assert f"snapshot  {snapshot.name[:12]}" in mpsq("gc", "--dry-run").stdout
-    env = {**os.environ, "MPSQ_STOP_AT": "submit.planned", "MPSQ_STOP_DIR": str(queue.stops)}
-    submitter = subprocess.Popen([*MPSQ, *submit], env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    assert f"snapshot  {snapshot.name[:12]}" in run("gc", "--dry-run").stdout
+    submitter = queue.command(*submit, stop_at="submit.planned")
     pid = queue.stopped("submit.planned")
-    ran = mpsq("gc")
+    ran = run("gc")
     assert ran.returncode == 1 and "mpsq submit is running" in ran.stderr
     os.kill(pid, signal.SIGCONT)
     assert submitter.wait() == 0 and snapshot.is_dir()
     os.utime(snapshot, (1, 1))
-    assert mpsq("gc").stdout == "0 B freed\n" and snapshot.is_dir()
+    assert run("gc").stdout == "0 B freed\n" and snapshot.is_dir()
 
 
 def test_a_worker_says_once_that_the_database_is_damaged(queue: Queue) -> None:

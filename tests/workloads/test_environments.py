@@ -8,7 +8,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,15 +15,14 @@ from pathlib import Path
 import pytest
 
 from queue_runner.paths import Layout
+from tests import forked_programs
 from tests.process_support import until
 
 pytestmark = pytest.mark.process
 
-MPSQ = [sys.executable, "-m", "queue_runner.cli.main"]
-
 
 def mpsq(*arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run([*MPSQ, *arguments], capture_output=True, text=True, timeout=300, check=False)
+    done = forked_programs.run(*arguments)
     assert done.returncode == code, done.stderr
     return done
 
@@ -66,7 +64,7 @@ def test_two_versions_are_made_compared_and_removed(layout: Layout, wheels: Path
     program = "import tinywheel, sys; print(tinywheel.VERSION, sys.prefix)"
     mpsq("submit", "--no-gate", "--env-name", "one,two", "--order-seed", "1", "--", "python", "-c", program)
     assert "needed by job 2" in mpsq("env", "remove", "two", code=1).stderr
-    mpsq("worker", "--until-idle")
+    forked_programs.work()
     for job, (name, version) in enumerate((("one", "1.0"), ("two", "2.0")), start=1):
         said = (layout.run_dir(f"{job}.1") / "stdout.log").read_text().split()
         assert said == [version, str(layout.envs / name)]
@@ -113,22 +111,18 @@ def test_a_maker_that_is_ended_leaves_no_environment(
     )
     uv.chmod(0o755)
     monkeypatch.setenv("PATH", f"{uv.parent}:{os.environ['PATH']}")
-    maker = subprocess.Popen(
-        [*MPSQ, "env", "create", "cut"],
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    )
-    remove = [*MPSQ, "env", "remove", "cut"]
+    maker = forked_programs.command("env", "create", "cut")
+    remove = ("env", "remove", "cut")
     try:
         until(lambda: (layout.envs / "cut" / "bin").is_dir(), "uv has started")
         os.kill(maker.pid, number)
         assert maker.wait() != 0
         assert json.loads(mpsq("env", "list", "--json").stdout)["envs"] == []
         if number == signal.SIGKILL:
-            assert "another mpsq" in mpsq(*remove[len(MPSQ) :], code=1).stderr, "while its uv still writes"
+            assert "another mpsq" in mpsq(*remove, code=1).stderr, "while its uv still writes"
     finally:
         (tmp_path / "go").touch()
+        maker.communicate()
     if number == signal.SIGKILL:
-        until(lambda: subprocess.run(remove, stderr=subprocess.DEVNULL).returncode == 0, "its end", 120)
+        until(lambda: forked_programs.run(*remove).returncode == 0, "its end", 120)
     assert not (layout.envs / "cut").exists()
