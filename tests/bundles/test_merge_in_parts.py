@@ -3,12 +3,12 @@ importing again goes on to the same end."""
 
 from __future__ import annotations
 
-import os
+import functools
 import shutil
 import signal
 import sqlite3
 import subprocess
-import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -23,8 +23,10 @@ from queue_runner.control import garbage
 from queue_runner.control.retention import Keep
 from queue_runner.paths import Layout
 from queue_runner.store import backup, engine, merges, schema
+from tests import forked_programs
 from tests.bundles.bundles_support import ALPHA, SYSTEM, content, exported, merged, receiver, sender
 from tests.cli_support import Cli
+from tests.forked_programs import Command
 from tests.patience import until
 from tests.process_support import needs_linux, state_of
 from tests.reports.report_fixture import Store
@@ -32,15 +34,6 @@ from tests.reports.report_fixture import Store
 pytestmark = pytest.mark.process
 
 POINTS = ["merge.before_commit", "merge.batch", "merge.measured", "merge.before_last_commit"]
-IMPORT = """
-import sys
-from queue_runner.bundles import batches
-from queue_runner.cli.main import main
-batches._PIECE_ROWS = batches._WAITING_ROWS = 60
-batches.BATCH_S = 60.0
-sys.exit(main(["import", sys.argv[1]]))
-"""
-"""An import whose transactions have at most 60 rows."""
 
 
 class Place:
@@ -55,30 +48,29 @@ class Place:
         self.stops.mkdir()
         self.temporary = folder / "tmp"
         self.temporary.mkdir()
-        self.children: list[subprocess.Popen[bytes]] = []
+        self.children: list[Command] = []
 
     def export(self) -> None:
         self.bundle.write_bytes(exported(self.store))
 
-    def importing(self, stop_at: str = "", program: str = IMPORT) -> subprocess.Popen[bytes]:
-        env = {**os.environ, "MPSQ_HOME": str(self.layout.home), "MPSQ_STOP_DIR": str(self.stops)}
-        env["TMPDIR"] = str(self.temporary)
-        command = [sys.executable, "-c", program, str(self.bundle)]
-        pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
-        child = subprocess.Popen(command, env={**env, "MPSQ_STOP_AT": stop_at}, **pipes)  # type: ignore[call-overload]
+    def importing(self, stop_at: str = "", most_rows: int = 60) -> Command:
+        """Start an import whose transactions have at most so many rows."""
+        variables = {"MPSQ_HOME": str(self.layout.home), "TMPDIR": str(self.temporary)}
+        variables |= {"MPSQ_STOP_DIR": str(self.stops), "MPSQ_STOP_AT": stop_at, "MPSQ_TEST_ROWS": str(most_rows)}
+        child = forked_programs.command("import", str(self.bundle), module="tests.bundles.small_batches", **variables)
         self.children.append(child)
         return child
 
-    def stopped(self, stop_at: str, program: str = IMPORT) -> subprocess.Popen[bytes] | None:
+    def stopped(self, stop_at: str, most_rows: int = 60) -> Command | None:
         """An import that has stopped at a point; None when it ended before."""
-        child = self.importing(stop_at, program)
+        child = self.importing(stop_at, most_rows)
         marker = self.stops / f"{stop_at}.{child.pid}"
         until(lambda: child.poll() is not None or (marker.exists() and state_of(child.pid) == "T"), "the stop")
         return None if child.poll() is not None else child
 
-    def killed(self, stop_at: str, program: str = IMPORT) -> bool:
+    def killed(self, stop_at: str) -> bool:
         """Kill an import at a point; return whether it came to it."""
-        child = self.stopped(stop_at, program)
+        child = self.stopped(stop_at)
         if child is not None:
             child.kill()
             child.wait()
@@ -102,13 +94,19 @@ class Place:
         """Check that the queue is as after an import that nothing disturbed."""
         assert self.counts() == 6
         assert self.query("SELECT count(*) FROM merges") == [(0,)]
-        with_ids = [name for name in merges.OF_RUN if name != "conditions"]
-        elsewhere = receiver(self.layout.home.with_name("elsewhere"))
-        merged(elsewhere, self.bundle.read_bytes())
-        for table in with_ids:
-            ours, theirs = ([row[1:] for row in content(db)[table]] for db in (self.layout.db, elsewhere.db))
-            assert sorted(map(str, ours)) == sorted(map(str, theirs)), table
+        ours, theirs = content(self.layout.db), undisturbed(self.bundle.read_bytes())
+        for table in (name for name in merges.OF_RUN if name != "conditions"):
+            assert sorted(str(row[1:]) for row in ours[table]) == sorted(str(row[1:]) for row in theirs[table]), table
         assert self.query("PRAGMA foreign_key_check") == []
+
+
+@functools.cache
+def undisturbed(data: bytes) -> dict[str, list[Any]]:
+    """Return the content of a queue after an import that nothing disturbed."""
+    with tempfile.TemporaryDirectory() as folder:
+        elsewhere = receiver(Path(folder) / "elsewhere")
+        merged(elsewhere, data)
+        return content(elsewhere.db)
 
 
 @pytest.fixture
@@ -118,9 +116,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
     yield made
     for child in made.children:
         child.kill()
-        child.wait()
-        assert child.stderr is not None
-        child.stderr.close()
+        child.communicate()
 
 
 def test_the_tables_of_runs_are_those_of_the_schema() -> None:
@@ -236,7 +232,7 @@ def test_the_database_is_replaced_between_two_transactions(place: Place, capsys:
     mpsq.ok("db", "restore")
     child.send_signal(signal.SIGCONT)
     _, errors = child.communicate()
-    assert child.returncode == 1 and b"the database was replaced while a bundle was merged" in errors
+    assert child.returncode == 1 and "the database was replaced while a bundle was merged" in errors
     assert place.query("SELECT count(*) FROM iterations") == [(0,)]
     assert place.importing().wait() == 0
     assert place.query("SELECT count(*) FROM v_iteration") == [(120,)]
@@ -298,14 +294,14 @@ def test_a_full_disk_stores_nothing_that_counts(place: Place, tmp_path: Path) ->
         )
         place.export()
         place.layout = receiver(disk / "ours")
-        child = place.stopped("merge.before_commit", IMPORT.replace("= 60", "= 10000"))
+        child = place.stopped("merge.before_commit", 10_000)
         assert child is not None
         (disk / "ballast").write_bytes(bytes(shutil.disk_usage(disk).free - (1 << 19)))
-        while state_of(child.pid) not in "Z":  # it comes to that point again
+        while child.poll() is None:  # it comes to that point again
             child.send_signal(signal.SIGCONT)
             time.sleep(0.05)
         _, errors = child.communicate()
-        assert child.returncode == 1 and b"the disk is full" in errors
+        assert child.returncode == 1 and "the disk is full" in errors
         assert place.query("SELECT count(*) FROM v_run") == [(0,)]
         (disk / "ballast").unlink()
         place.sound()
