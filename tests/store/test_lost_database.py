@@ -131,8 +131,7 @@ def test_a_folder_in_which_another_run_was_is_moved_aside(queue: Queue) -> None:
 
 
 def test_a_worker_refuses_a_damaged_database(queue: Queue) -> None:
-    for _ in range(400):
-        queue.submit("echo ran >> $J")
+    queue.submit("echo ran >> $J", repeats=400)
     with sqlite3.connect(queue.layout.db) as connection:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         page = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = 'job_events'").fetchone()[0]

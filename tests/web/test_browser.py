@@ -68,8 +68,7 @@ def quiet(browser: Browser, server: Server, *size: Any, **profile: Any) -> Itera
         assert seen.troubles == [] and seen.foreign(server.base) == []
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [PHONE, DESK])
+@pytest.mark.parametrize(("width", "scheme"), [(PHONE, "dark"), (DESK, "light")])
 def test_every_page_fits_and_asks_nobody_else(home: Path, browser: Browser, width: int, scheme: str) -> None:
     full_queue(home)
     with served(home, "--write") as server, opened(browser, width, scheme, reduced_motion="reduce") as seen:

@@ -14,8 +14,7 @@ import pytest
 
 from queue_runner.config_file import Config
 from queue_runner.host import locks
-from queue_runner.model import DEFAULT_LANE, parse_selector
-from queue_runner.monitor.explanation import explain_all
+from queue_runner.model import DEFAULT_LANE
 from queue_runner.store import read
 from queue_runner.store.engine import open_engine
 from queue_runner.worker.now import Clocks
@@ -29,8 +28,13 @@ pytestmark = pytest.mark.process
 JOB = "echo ran >> $J; exit 3"
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
-@pytest.mark.parametrize("point", ["worker.lane", "worker.claimed", "worker.spawned", "worker.ingested", "worker.done"])
+@pytest.mark.parametrize(
+    ("point", "number"),
+    [
+        *((f"worker.{point}", signal.SIGTERM) for point in ("lane", "claimed", "spawned", "ingested", "done")),
+        *(("worker.spawned", number) for number in (signal.SIGHUP, signal.SIGINT)),
+    ],
+)
 def test_a_signal_in_the_middle_of_a_step(queue: Queue, point: str, number: signal.Signals) -> None:
     """The step is finished, the worker ends, and it says nothing of an exception."""
     queue.submit(JOB)
@@ -146,7 +150,7 @@ def test_a_worker_ends_while_code_is_read(queue: Queue, monkeypatch: pytest.Monk
     told = unreadable(queue, monkeypatch)
     worker = queue.worker()
     pid = reader(told)
-    until(lambda: "must be read before run 1.1 begins" in why(queue), "the reason")
+    until(lambda: "must be read before run 1.1 begins" in queue.why("1"), "the reason")
     worker.send_signal(number)
     assert worker.wait() in (0, -number)
     until(lambda: not is_there(pid), "the end of who reads")
@@ -154,11 +158,6 @@ def test_a_worker_ends_while_code_is_read(queue: Queue, monkeypatch: pytest.Monk
     queue.worker()
     reader(told)
     assert [row["state"] for row in queue.rows()] == ["RUNNING"] and queue.written() == []
-
-
-def why(queue: Queue) -> str:
-    with read.reading(queue.layout.db) as connection:
-        return explain_all(queue.layout, connection, [parse_selector("1")])[0].sentence
 
 
 def test_cancel_of_a_run_that_never_came_to_its_fence(queue: Queue) -> None:

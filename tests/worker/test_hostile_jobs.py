@@ -20,35 +20,37 @@ HERE = 'cd "$(dirname "$MPSQ_EVENTS")"; echo ran >> $J; '
 """The job goes to its own run folder."""
 
 
-@pytest.mark.parametrize(
-    "deed",
-    [
-        "rm -rf -- *",
-        'cd /; rm -rf -- "$(dirname "$MPSQ_EVENTS")"',
-        'D=$PWD; cd /; rm -rf "$D"; ln -s /tmp "$D"',
-        "rm -f warden.lock spec.json warden.py",
-        "rm -rf warden; echo > warden",
-        "mkdir warden/exit.json",
-        "rm warden/exit.json.tmp; mkfifo warden/exit.json.tmp",
-        "rm warden/exit.json.tmp; ln -s /dev/full warden/exit.json.tmp",
-        "mkfifo warden/exit.json",
-        "ln -s /dev/zero warden/exit.json",
-        'echo \'{"exit_code":0,"stop":{"cause":"bogus"}}\' > warden/exit.json',
-        "rm warden/started; mkfifo warden/started",
-        'echo \'{"at":"noon"}\' > warden/started',
-        'for line in 7 \'[[]]\' \'{"pid":"x","start":{}}\'; do echo "$line" >> warden/pids.jsonl; done',
-        "rm stderr.log; mkfifo stderr.log",
-        "rm warden.lock; ln -s nowhere warden.lock",
-        "chmod 0 warden . ",
-    ],
+DEEDS = (
+    "rm -rf -- *",
+    'cd /; rm -rf -- "$(dirname "$MPSQ_EVENTS")"',
+    'D=$PWD; cd /; rm -rf "$D"; ln -s /tmp "$D"',
+    "rm -f warden.lock spec.json warden.py",
+    "rm -rf warden; echo > warden",
+    "mkdir warden/exit.json",
+    "rm warden/exit.json.tmp; mkfifo warden/exit.json.tmp",
+    "rm warden/exit.json.tmp; ln -s /dev/full warden/exit.json.tmp",
+    "mkfifo warden/exit.json",
+    "ln -s /dev/zero warden/exit.json",
+    'echo \'{"exit_code":0,"stop":{"cause":"bogus"}}\' > warden/exit.json',
+    "rm warden/started; mkfifo warden/started",
+    'echo \'{"at":"noon"}\' > warden/started',
+    'for line in 7 \'[[]]\' \'{"pid":"x","start":{}}\'; do echo "$line" >> warden/pids.jsonl; done',
+    "rm stderr.log; mkfifo stderr.log",
+    "rm warden.lock; ln -s nowhere warden.lock",
+    "chmod 0 warden . ",
 )
-def test_what_it_does_to_its_folder_changes_nothing(queue: Queue, deed: str) -> None:
-    queue.submit(f"{HERE}{deed}; exit 3")
-    queue.submit("echo next >> $J")
+
+
+def test_what_it_does_to_its_folder_changes_nothing(queue: Queue) -> None:
+    for deed in DEEDS:
+        queue.submit(f"{HERE}{deed}; exit 3")
+        queue.submit("echo next >> $J")
     queue.worker()
-    first, second = queue.done(2, limit_s=20)
-    assert (first["outcome"], first["exit_code"], second["outcome"]) == ("FAILED", 3, "SUCCEEDED")
-    assert queue.written() == ["ran", "next"]
+    ends = [(row["outcome"], row["exit_code"]) for row in queue.done(2 * len(DEEDS))]
+    assert dict(zip(DEEDS, zip(ends[::2], ends[1::2], strict=True), strict=True)) == dict.fromkeys(
+        DEEDS, (("FAILED", 3), ("SUCCEEDED", 0))
+    )
+    assert queue.written() == ["ran", "next"] * len(DEEDS)
 
 
 def notes(queue: Queue, kind: str) -> list[str]:
@@ -66,31 +68,26 @@ def test_that_it_removed_its_folder_is_noted(queue: Queue, deed: str) -> None:
     assert notes(queue, "folder_removed") == ([] if deed == "true" else said)
 
 
-@pytest.mark.parametrize(
-    "word",
-    [
-        "{",
-        "[]",
-        '{"exit_code":"3"}',
-        '{"stop":{"cause":"bogus"}}',
-        '{"exit_code":3,"ended_at":"noon"}',
-        "{}",
-        "[" * 9999,
-    ],
+WORDS = (
+    *("{", "[]", "{}", "[" * 9999),
+    *('{"exit_code":"3"}', '{"stop":{"cause":"bogus"}}', '{"exit_code":3,"ended_at":"noon"}'),
 )
-def test_a_word_that_is_no_wardens_is_no_word(queue: Queue, word: str) -> None:
+
+
+def test_a_word_that_is_no_wardens_is_no_word(queue: Queue) -> None:
     """exit.json as a job that killed its warden may leave it: the run is LOST and the queue goes on."""
-    queue.submit("echo ran >> $J; sleep 300")
-    queue.submit("echo next >> $J")
     worker = queue.worker()
-    until(queue.written, "the job")
-    warden = warden_pid(queue.layout, "1.1")
-    os.kill(worker.pid, signal.SIGSTOP)
-    (queue.layout.run_dir("1.1") / "warden" / "exit.json").write_text(word)
-    os.kill(warden, signal.SIGKILL)
-    os.kill(worker.pid, signal.SIGCONT)
-    first, second = queue.done(2, limit_s=20)
-    assert (first["outcome"], second["outcome"]) == ("LOST", "SUCCEEDED")
+    for number, word in enumerate(WORDS, start=1):
+        queue.submit("echo ran >> $J; sleep 300")
+        until(lambda number=number: len(queue.written()) == number, f"job {number}")
+        warden = warden_pid(queue.layout, f"{number}.1")
+        os.kill(worker.pid, signal.SIGSTOP)
+        (queue.layout.run_dir(f"{number}.1") / "warden" / "exit.json").write_text(word)
+        os.kill(warden, signal.SIGKILL)
+        os.kill(worker.pid, signal.SIGCONT)
+        assert queue.done(number)[-1]["outcome"] == "LOST", word[:40]
+    queue.submit("echo next >> $J")
+    assert queue.done(len(WORDS) + 1)[-1]["outcome"] == "SUCCEEDED"
 
 
 @pytest.mark.parametrize("deed", ["mkdir cancel", "mkfifo cancel", "ln -s nowhere cancel", "rm -rf -- *"])
