@@ -19,10 +19,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from queue_runner.model import parse_selector
-from queue_runner.monitor import explanation
 from queue_runner.remote.node import sweep
-from queue_runner.store import read
 from tests.process_support import words_of
 from tests.queue_support import Queue, until
 
@@ -235,9 +232,3 @@ def front_of(queue: Queue, cluster: Slurm, monkeypatch: pytest.MonkeyPatch) -> I
     until(lambda: not cluster.jobs_left(), f"an empty node: {[words_of(one) for one in cluster.jobs_left()]}")
     queue.close()
     assert list((cluster.folder / "local").iterdir()) == []
-
-
-def explain(queue: Queue, run: str) -> str:
-    """What `mpsq why` says of a run."""
-    with read.reading(queue.layout.db) as connection:
-        return explanation.explain_all(queue.layout, connection, [parse_selector(run)])[0].sentence

@@ -16,18 +16,10 @@ from queue_runner.errors import UsageError
 from queue_runner.model import parse_selector
 from tests.cli_support import Cli
 from tests.queue_support import Queue, until
-from tests.remote.slurm_support import Slurm, explain, front_of, running
+from tests.remote.gated_jobs import EVENTS
+from tests.remote.slurm_support import Slurm, front_of, running
 
 pytestmark = [pytest.mark.process, pytest.mark.needs_program("slurmctld", "munged")]
-
-EVENTS = """
-say() { printf '%s\\n' "$1" >> $MPSQ_EVENTS; }
-say '{"type":"hello","v":1,"t":0,"workload":"w","framework":"torch","device":"cpu","dtype":"fp32","compile":false}'
-say '{"type":"phase","t":0.1,"name":"measure","edge":"begin"}'
-for i in 1 2 3; do
-    say '{"type":"iter","t":0.'$i',"i":'$i',"dur_s":0.1,"loss":1.0,"phase":"measure","synced":true}'
-done
-"""
 
 
 @pytest.fixture(scope="module")
@@ -72,16 +64,16 @@ def test_a_failing_run_has_its_own_outcome(front: Queue, cluster: Slurm) -> None
     front.worker()
     (row,) = front.done()
     assert (row["outcome"], row["exit_code"], row["reason"]) == ("FAILED", 3, "broken")
-    assert "exit code 3" in explain(front, f"{job}.1")
+    assert "exit code 3" in front.why(f"{job}.1")
 
 
 def test_cancel_ends_a_run_on_its_node_and_why_says_where_it_is(front: Queue, cluster: Slurm) -> None:
     job = front.submit("echo started; exec sleep 600", 2, on="slurm")
-    assert "no worker" in explain(front, f"{job}.1")
+    assert "no worker" in front.why(f"{job}.1")
     front.worker()
     log = front.layout.run_dir(f"{job}.1") / "stdout.log"
     until(lambda: log.exists() and log.read_text() == "started\n", "the log")
-    until(lambda: all("slurm job" in explain(front, f"{job}.{number}") for number in (1, 2)), "where they are")
+    until(lambda: all("slurm job" in front.why(f"{job}.{number}") for number in (1, 2)), "where they are")
     found = cancellation.cancel(front.layout, [parse_selector(str(job))], grace_s=None, within_s=30.0)
     assert [one.result for one in found] == [cancellation.CancelResult.CANCELLED] * 2
     assert [row["outcome"] for row in front.rows()] == ["CANCELLED", "CANCELLED"]

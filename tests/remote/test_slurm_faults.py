@@ -24,12 +24,11 @@ from queue_runner.store import read
 from tests.cli_support import Cli
 from tests.process_support import needs_linux
 from tests.queue_support import Queue, until
-from tests.remote.slurm_support import TIMES, Slurm, explain, front_of, running
+from tests.remote.gated_jobs import GATED, LIMIT_S, began, each_once, go
+from tests.remote.slurm_support import TIMES, Slurm, front_of, running
 
 pytestmark = [pytest.mark.process, pytest.mark.needs_program("slurmctld", "munged")]
 
-GATED = "echo began >> $J; while [ ! -e $J.go ]; do sleep 0.05; done; echo $MPSQ_RUN >> $J"
-LIMIT_S = 60.0
 LATE = """
 import os, subprocess
 replace = os.replace
@@ -67,23 +66,6 @@ def cluster(settings: dict[str, str]) -> Iterator[Slurm]:
 @pytest.fixture
 def front(queue: Queue, cluster: Slurm, monkeypatch: pytest.MonkeyPatch) -> Iterator[Queue]:
     yield from front_of(queue, cluster, monkeypatch)
-
-
-def began(front: Queue) -> None:
-    until(lambda: "began" in front.written(), "the first run", LIMIT_S)
-
-
-def go(front: Queue) -> None:
-    front.journal.with_name(front.journal.name + ".go").touch()
-
-
-def each_once(front: Queue, job: int, repeats: int) -> None:
-    """All succeeded, and each ran exactly once."""
-    rows = front.done(repeats, LIMIT_S)
-    assert [row["outcome"] for row in rows] == ["SUCCEEDED"] * repeats, front.log()
-    ran = [line for line in front.written() if line != "began"]
-    assert sorted(ran) == [f"{job}.{n}" for n in range(1, repeats + 1)]
-    assert front.written().count("began") == repeats
 
 
 @pytest.mark.campaign
@@ -132,13 +114,13 @@ def test_squeue_hangs_and_every_verb_says_since_when(
     monkeypatch.setenv("PATH", f"{stand_in}:{os.environ['PATH']}")
     front.worker()
     since = "slurm does not answer since "
-    until(lambda: since in explain(front, f"{job}.1"), "why", LIMIT_S)
+    until(lambda: since in front.why(f"{job}.1"), "why", LIMIT_S)
     began(front)
     here = front.submit("echo here")
     until(
         lambda: any(row["job_id"] == here and row["state"] == "DONE" for row in front.rows()), "the run here", LIMIT_S
     )
-    assert since in explain(front, f"{job}.1")  # and it still hangs
+    assert since in front.why(f"{job}.1")  # and it still hangs
     assert since in " ".join(mpsq("status").out.split())
     assert since in mpsq("wait", job, "--timeout", "1ms").err
     assert since in mpsq("cancel", f"{job}.2", "--no-wait").out
@@ -269,7 +251,7 @@ def test_a_block_that_waits_is_cancelled_and_never_starts(front: Queue, cluster:
         cluster.ask("sbatch", "--exclusive", f"--nodelist={node}", "--output=/dev/null", "--wrap", "sleep 600")
     job = front.submit(GATED, 2, on="slurm")
     front.worker()
-    until(lambda: "PENDING" in explain(front, f"{job}.1"), "a block that waits", LIMIT_S)
+    until(lambda: "PENDING" in front.why(f"{job}.1"), "a block that waits", LIMIT_S)
     found = cancellation.cancel(front.layout, [parse_selector(str(job))], grace_s=None, within_s=60.0)
     assert [one.result for one in found] == [cancellation.CancelResult.CANCELLED] * 2
     until(lambda: "mpsq" not in cluster.ask("squeue", "-h", "-o", "%j"), "an empty cluster")
@@ -311,7 +293,7 @@ def test_a_preempted_block_is_sent_again_where_retries_allow_it(front: Queue, cl
     until(lambda: front.rows()[0]["state"] == "DONE", "the end of the first run", LIMIT_S)
     go(front)
     rows = {row["run"]: row for row in front.done(4, LIMIT_S)}
-    assert rows.pop(f"{job}.1")["outcome"] == "LOST" and "preempted" in explain(front, f"{job}.1")
+    assert rows.pop(f"{job}.1")["outcome"] == "LOST" and "preempted" in front.why(f"{job}.1")
     assert {row["outcome"] for row in rows.values()} == {"SUCCEEDED"}, front.log()
     assert sorted(line for line in front.written() if line != "began") == [f"{job}.{n}" for n in (2, 3, 4)]
     cluster.sweep()
@@ -408,4 +390,4 @@ def test_the_folder_of_the_block_is_removed_and_nothing_stays_on_the_node(front:
     go(front)
     rows = front.done(2, LIMIT_S)
     assert front.written() == ["began"]
-    assert {row["outcome"] for row in rows} == {"LOST"} and "folder_removed" in explain(front, f"{job}.1")
+    assert {row["outcome"] for row in rows} == {"LOST"} and "folder_removed" in front.why(f"{job}.1")

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from queue_runner.control import cancellation
 from queue_runner.model import parse_selector
-from queue_runner.monitor import explanation, queue_status
+from queue_runner.monitor import queue_status
 from queue_runner.paths import Layout
 from queue_runner.remote.box import MARK, MOST_ENDS, MOST_STARTS
 from queue_runner.remote.link import CONNECT_S, Link
@@ -32,23 +32,14 @@ from queue_runner.submit import plan
 from tests.patience import patience
 from tests.process_support import words_of
 from tests.queue_support import Queue, until
+from tests.remote.gated_jobs import EVENTS, GATED, LIMIT_S, began, each_once, go
 from tests.remote.slurm_support import TIMES
 from tests.remote.ssh_support import Box, running
 from tests.submit_support import requested
 
 pytestmark = [pytest.mark.process, pytest.mark.needs_program("sshd")]
 
-EVENTS = """
-say() { printf '%s\\n' "$1" >> $MPSQ_EVENTS; }
-say '{"type":"hello","v":1,"t":0,"workload":"w","framework":"torch","device":"cpu","dtype":"fp32","compile":false}'
-say '{"type":"phase","t":0.1,"name":"measure","edge":"begin"}'
-for i in 1 2 3; do
-    say '{"type":"iter","t":0.'$i',"i":'$i',"dur_s":0.1,"loss":1.0,"phase":"measure","synced":true}'
-done
-"""
-LIMIT_S = 60.0
 TOKEN = "a" * 32
-GATED = "echo began >> $J; while [ ! -e $J.go ]; do sleep 0.05; done; echo $MPSQ_RUN >> $J"
 
 
 @pytest.fixture(params=range(TIMES))
@@ -87,28 +78,6 @@ def submit(front: Queue, script: str, repeats: int = 1, on: str = "box") -> int:
     return front.submit(script, repeats, on=on, cwd=str(front.folder / "code"))
 
 
-def explain(front: Queue, run: str) -> str:
-    with read.reading(front.layout.db) as connection:
-        return explanation.explain_all(front.layout, connection, [parse_selector(run)])[0].sentence
-
-
-def began(front: Queue) -> None:
-    until(lambda: "began" in front.written(), lambda: f"the first run\n{front.log()}", LIMIT_S)
-
-
-def go(front: Queue) -> None:
-    front.journal.with_name(front.journal.name + ".go").touch()
-
-
-def each_once(front: Queue, job: int, repeats: int) -> None:
-    """All succeeded, and each ran exactly once."""
-    rows = front.done(repeats, LIMIT_S)
-    assert [row["outcome"] for row in rows] == ["SUCCEEDED"] * repeats, front.log()
-    ran = [line for line in front.written() if line != "began"]
-    assert sorted(ran) == [f"{job}.{n}" for n in range(1, repeats + 1)]
-    assert front.written().count("began") == repeats
-
-
 def test_blocks_come_back_as_runs_of_the_box_one_block_after_the_other(front: Queue, box: Box) -> None:
     script = "echo b >> $J; sh tool.sh; echo err >&2; mkdir -p $MPSQ_OUT/a; echo kept > $MPSQ_OUT/a/file; sleep 0.3"
     job = submit(front, EVENTS + script + "; echo e >> $J", 2)
@@ -142,10 +111,10 @@ def test_the_link_is_cut_in_mid_run_and_a_cancel_meanwhile_is_passed_on(front: Q
     log = front.layout.run_dir(f"{job}.1") / "stdout.log"
     until(lambda: log.exists() and log.read_text() == "first\n", "the log of a run that runs")
     box.cut()
-    until(lambda: "does not answer since" in explain(front, f"{job}.1"), "why", LIMIT_S)
+    until(lambda: "does not answer since" in front.why(f"{job}.1"), "why", LIMIT_S)
     found = cancellation.cancel(front.layout, [parse_selector(f"{job}.3")], grace_s=None, within_s=0.0)
     assert [one.result for one in found] == [cancellation.CancelResult.ENDING]
-    until(lambda: "as soon as it answers" in explain(front, f"{job}.3"), "why", LIMIT_S)
+    until(lambda: "as soon as it answers" in front.why(f"{job}.3"), "why", LIMIT_S)
     assert all(row["state"] != "DONE" for row in front.rows())
     box.start()
     until(lambda: front.rows()[2]["state"] == "DONE", "the cancel", LIMIT_S)
@@ -195,11 +164,11 @@ def test_a_host_that_hangs_in_mid_run_says_when_it_is_asked_again(front: Queue, 
     job = submit(front, GATED)
     front.worker()
     began(front)
-    until(lambda: "box job" in explain(front, f"{job}.1"), "why", LIMIT_S)
+    until(lambda: "box job" in front.why(f"{job}.1"), "why", LIMIT_S)
     box.suspend()
     try:
-        until(lambda: "; the next try is " in explain(front, f"{job}.1"), "why", LIMIT_S)
-        assert "does not answer since" in explain(front, f"{job}.1")
+        until(lambda: "; the next try is " in front.why(f"{job}.1"), "why", LIMIT_S)
+        assert "does not answer since" in front.why(f"{job}.1")
         (block,) = queue_status.read_status(front.layout).blocks
         assert block.silent and block.next_try_at is not None and "; the next try is " in block.status
         go(front)
@@ -267,7 +236,7 @@ def test_a_cancelled_block_leaves_nothing_alive(front: Queue, box: Box) -> None:
     job = submit(front, "echo began >> $J; exec sleep 600", 2)
     front.worker()
     began(front)
-    until(lambda: "box job" in explain(front, f"{job}.1"), "why", LIMIT_S)
+    until(lambda: "box job" in front.why(f"{job}.1"), "why", LIMIT_S)
     found = cancellation.cancel(front.layout, [parse_selector(str(job))], grace_s=None, within_s=LIMIT_S)
     assert [one.result for one in found] == [cancellation.CancelResult.CANCELLED] * 2
     assert [row["outcome"] for row in front.rows()] == ["CANCELLED"] * 2
@@ -312,7 +281,7 @@ def test_no_run_is_lost_while_something_of_its_block_lives(front: Queue, box: Bo
     supervisor = box.supervisor()
     (box.base / front.token() / "starts").write_bytes(b"." * (MOST_STARTS + MOST_ENDS))
     supervisor.kill()
-    until(lambda: "without a supervisor" in explain(front, f"{job}.1"), "why", LIMIT_S)
+    until(lambda: "without a supervisor" in front.why(f"{job}.1"), "why", LIMIT_S)
     assert front.rows()[0]["state"] != "DONE"
     go(front)
     assert front.done(1, LIMIT_S)[0]["outcome"] == "LOST"
