@@ -1,4 +1,7 @@
-"""mpsq mcp: the real server over stdin and stdout, by the SDK's own client."""
+"""mpsq mcp: the real server over stdin and stdout, by the SDK's own client.
+
+The SDK is imported by the tests that use it: each process that collects tests would take most of a second for it.
+"""
 
 from __future__ import annotations
 
@@ -10,19 +13,19 @@ import sys
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from mcp import StdioServerParameters
-from mcp.client.client import Client
 
 from queue_runner.cli.main import main
-from queue_runner.mcp import tools
 from queue_runner.paths import Layout
 from queue_runner.referee import answer
 from tests.patience import UNTIL_S, patience
 from tests.queue_support import Queue
 from tests.referee.referee_support import FAST, SLOW, Repository
+
+if TYPE_CHECKING:
+    from mcp.client.client import Client
 
 pytestmark = pytest.mark.process
 
@@ -50,6 +53,9 @@ class Tools:
 
 def with_tools(layout: Layout, use: Callable[[Tools], Awaitable[None]]) -> None:
     """Start the server as another program does, and use its tools."""
+    from mcp import StdioServerParameters
+    from mcp.client.client import Client
+
     environment = {**os.environ, "MPSQ_HOME": str(layout.home)}
     server = StdioServerParameters(
         command=sys.executable, args=["-m", "queue_runner.cli", "mcp"], env=environment, cwd=str(layout.home)
@@ -119,6 +125,8 @@ def test_a_faster_commit_is_kept(queue: Queue, tmp_path: Path) -> None:
 
 @pytest.mark.needs_program("git")
 def test_a_metric_of_which_more_is_better(queue: Queue, tmp_path: Path) -> None:
+    from queue_runner.mcp import tools
+
     repository = Repository(tmp_path / "code")
     repository.commit(SLOW, "slow")
     repository.commit(FAST, "fast")
@@ -131,6 +139,8 @@ def test_a_metric_of_which_more_is_better(queue: Queue, tmp_path: Path) -> None:
 def test_an_answer_whose_rounds_end_while_it_is_read_is_not_final_yet(
     queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from queue_runner.mcp import tools
+
     queue.submit("true")
     read = answer.of_group
 
