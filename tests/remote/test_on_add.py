@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.process, pytest.mark.needs_program("sshd"), pytest.mar
 BARE = """\
 #!/bin/sh
 unset PYTHONPATH
-export HOME={home} MPSQ_LOCKS={home}/locks PIP_NO_INDEX=1
+export HOME={home} MPSQ_LOCKS={home}/locks PIP_NO_INDEX=1 PIP_COMPILE=0
 exec {python} "$@"
 """
 """A Python of a box that has neither mpsq nor anything else, and whose pip reaches no index."""
