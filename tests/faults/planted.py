@@ -33,8 +33,8 @@ class Bug:
 
 
 FIRST = {
-    **{"block-order": 16, "lock-order": 226, "lost-wake-up": 12, "no-sweep": 82, "rerun": 8, "restore-link": 67},
-    **{"rmtree": 204, "second-ingest": 106},
+    **{"block-order": 16, "lock-order": 25, "lost-wake-up": 12, "no-sweep": 99, "rerun": 8, "restore-link": 79},
+    **{"rmtree": 366, "second-ingest": 111},
 }
 """Seeds with which `make test` begins its search; `make faults` begins with the first one."""
 
