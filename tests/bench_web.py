@@ -75,7 +75,7 @@ def serving(home: Path) -> Iterator[tuple[str, psutil.Process]]:
         assert server.stdout is not None
         yield server.stdout.readline().strip().partition("/?")[0], psutil.Process(server.pid)
     finally:
-        server.send_signal(signal.SIGINT)
+        server.send_signal(signal.SIGTERM)
         server.wait(timeout=30)
 
 
