@@ -89,11 +89,6 @@ def text(night: Contest, standings: Sequence[Standing]) -> str:
             tables.Column("metric", rule.metric, value=lambda standing: _change(standing.judged.quality)),
             tables.Column("difference", "champion", words=_signed),
         ]
-    columns.append(
-        tables.Column(
-            "took_s", "took", value=lambda standing: standing.proposal.took_s, words=units.duration, right=True
-        )
-    )
     lines = [f"{night.conditions.name}: {contest.standing(night)}"]
     if standings:
         lines += ["", tables.table(standings, columns), ""]
