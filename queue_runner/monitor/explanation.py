@@ -319,7 +319,7 @@ def _in_copy(connection: sqlite3.Connection, run: RunView) -> str:
 
 def _instead_of_rounds(connection: sqlite3.Connection, run: RunView) -> str:
     """Return the next step of a run that the end of a budget skipped, where its submission takes no further rounds."""
-    if run.outcome != Outcome.SKIPPED or not (run.reason or "").startswith("budget:"):
+    if not run.is_beyond_budget:
         return ""
     jobs = read.tuples(connection, added_rounds.JOBS.format(groups="?"), [run.group_id])
     return added_rounds.instead_of_rounds(jobs).get(run.group_id, "")
