@@ -228,10 +228,7 @@ def _with_baselines(families: Sequence[Family], vs: Mapping[str, Any]) -> list[F
     chosen = []
     named = {arm.key["subject"] for family in families for arm in family.arms}
     for family in families:
-        match = [c for c in family.arms if all(_is(c, name, value, named, _same) for name, value in vs.items())]
-        match = match or [
-            c for c in family.arms if all(_is(c, name, value, named, _equal) for name, value in vs.items())
-        ]
+        match = _with_values(family, vs, named, _same) or _with_values(family, vs, named, _equal)
         if "resumed" not in vs:
             match = [arm for arm in match if not arm.key.get("resumed")] or match
         if len(match) > 1:
@@ -246,6 +243,12 @@ def _with_baselines(families: Sequence[Family], vs: Mapping[str, Any]) -> list[F
         rows = list(dict.fromkeys(arm.label for family in families for arm in family.arms))
         raise UsageError(f"--vs {requested} matches none of the rows", f"the rows: {', '.join(rows[:8])}")
     return chosen
+
+
+def _with_values(
+    family: Family, values: Mapping[str, Any], named: Collection[Any], is_same: Callable[[Any, Any], bool]
+) -> list[Arm]:
+    return [arm for arm in family.arms if all(_is(arm, name, value, named, is_same) for name, value in values.items())]
 
 
 def _is(arm: Arm, name: str, value: Any, named: Collection[Any], is_same: Callable[[Any, Any], bool]) -> bool:
