@@ -28,6 +28,7 @@ from queue_runner.submit import from_file
 from queue_runner.submit import plan as submit
 from queue_runner.submit.from_file import Line
 from queue_runner.submit.plan import Plan
+from queue_runner.submit.submit_options import OPTIONS
 
 BUDGET_S = 2 * 3600.0
 """The default of --budget: 12 rounds of two trainings of five minutes."""
@@ -81,7 +82,7 @@ def refuse(fields: Mapping[str, Any], command: str) -> None:
     """Raise UsageError for options of a submission that a command with rounds of two versions cannot have."""
     for name, why in REFUSED.items():
         if name in fields:
-            raise UsageError(f"mpsq {command} has no --{name.replace('_', '-')}: {why}", "leave it out")
+            raise UsageError(f"mpsq {command} has no {OPTIONS[name].flag}: {why}", "leave it out")
     if not fields.get("argv"):
         raise UsageError(f"mpsq {command} needs a command to run in each version", "as in -- python train.py")
 
