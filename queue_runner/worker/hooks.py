@@ -74,9 +74,8 @@ class Hooks:
         """Return whether a hook is being called, or is due."""
         with looking(self._engine) as connection:
             newest = jobs.last_event(connection)
-        if newest > self.last_event or self._calling:  # in this order: `step` sets these the other way
-            return True
-        with looking(self._engine) as connection:
+            if newest > self.last_event or self._calling:  # in this order: `step` sets these the other way
+                return True
             return self.awaits_idle and hook_events.is_idle(connection, self._stuck())
 
     def stop(self) -> None:
