@@ -150,8 +150,9 @@ def _add_runs(
         clean = cleaner.of(table)
         # what a parser remembers may be lines of the log: only the counts of the clock are read
         select = table.select.replace('"parser_state"', "iif(source = 'events', parser_state, NULL)")
+        select = select.replace(" ORDER BY", " WHERE run_id = ? ORDER BY")
         for run in runs:
-            rows = tuples(connection, select.replace(" ORDER BY", " WHERE run_id = ? ORDER BY"), [run.id])
+            rows = tuples(connection, select, [run.id])
             while batch := rows.fetchmany(_BATCH):
                 add(into, table, batch if clean is None else map(clean, batch))
 
