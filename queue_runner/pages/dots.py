@@ -71,7 +71,9 @@ def _drawn(family: Family) -> tuple[dict[Arm, int], list[str]]:
     baseline and the fastest, or those that differ most from it in the metric."""
 
     def rank(pair: Pair) -> float:
-        return abs(pair.metrics[family.by].change) if family.by in pair.metrics else 0.0 if family.by else pair.ratio
+        if not family.by:
+            return pair.ratio
+        return abs(pair.metrics[family.by].change) if family.by in pair.metrics else 0.0
 
     ranked = [pair.arm for pair in sorted(family.pairs, key=rank, reverse=True)]
     arms = [family.baseline] if family.baseline is not None else []
