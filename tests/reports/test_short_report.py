@@ -191,12 +191,21 @@ def test_a_narrow_interval_is_asked_about_instead_of_hundreds_of_rounds(store: S
     assert "the same within 5 %" in "\n".join(short(store, same_within="5%"))
 
 
-def test_no_further_rounds_are_offered_while_some_wait(store: Store) -> None:
+def undecided(store: Store) -> None:
+    """Store three rounds that decide nothing."""
     for k in range(3):
         for device in ("cpu", "mps"):
             store.run(device, median_s=0.1013 * (1 + k * (device == "cpu") / 7))
-    why = "about 71 more rounds would be needed: mpsq rerun g1 --rounds 71 continues"
-    store.db.execute("UPDATE groups SET until = 'decided', closed_at = 2e9, closed_why = ?", [why])
+
+
+def close(store: Store, why: str, at: float = 2e9) -> None:
+    """Store why no further round follows."""
+    store.db.execute("UPDATE groups SET until = 'decided', closed_at = ?, closed_why = ?", [at, why])
+
+
+def test_no_further_rounds_are_offered_while_some_wait(store: Store) -> None:
+    undecided(store)
+    close(store, "about 71 more rounds would be needed: mpsq rerun g1 --rounds 71 continues")
     text = "\n".join(short(store))
     assert "next: mpsq rerun g1 --rounds" in text and "no further round of g1" in text
     store.run("cpu", median_s=None, outcome=None)
@@ -215,9 +224,7 @@ def test_no_further_rounds_are_offered_while_some_wait(store: Store) -> None:
     ],
 )
 def test_rounds_are_offered_only_where_they_are_accepted(store: Store, change: str, step: str) -> None:
-    for k in range(3):
-        for device in ("cpu", "mps"):
-            store.run(device, median_s=0.1013 * (1 + k * (device == "cpu") / 7))
+    undecided(store)
     store.db.execute(f"UPDATE jobs SET {change} WHERE id = 1")
     text = "\n".join(short(store))
     assert "undecided" in text and f"next: {step};" in text and "--rounds" not in text
@@ -244,11 +251,8 @@ def test_peaks_of_devices_without_a_name_are_listed() -> None:
 
 def test_what_ended_the_rounds_is_not_repeated_after_further_ones(store: Store) -> None:
     """ "About 71 more rounds would be needed" stood beside "about 12 more rounds"."""
-    for k in range(3):
-        for device in ("cpu", "mps"):
-            store.run(device, median_s=0.1013 * (1 + k * (device == "cpu") / 7))
-    why = "about 71 more rounds would be needed: mpsq rerun g1 --rounds 71 continues"
-    store.db.execute("UPDATE groups SET until = 'decided', closed_at = 1e9 + 5, closed_why = ?", [why])
+    undecided(store)
+    close(store, "about 71 more rounds would be needed: mpsq rerun g1 --rounds 71 continues", at=1e9 + 5)
     assert "no further round of g1: about 71 more rounds" in "\n".join(short(store))
     for device in ("cpu", "mps"):
         store.run(device, median_s=0.1013, ended_at=1e9 + 9)
@@ -257,11 +261,8 @@ def test_what_ended_the_rounds_is_not_repeated_after_further_ones(store: Store) 
 
 
 def test_a_deleted_submission_names_no_refused_command(store: Store) -> None:
-    for k in range(3):
-        for device in ("cpu", "mps"):
-            store.run(device, median_s=0.1013 * (1 + k * (device == "cpu") / 7))
-    why = "a run of round 3 was cancelled: mpsq rerun g1 --rounds 3 continues"
-    store.db.execute("UPDATE groups SET until = 'decided', closed_at = 2e9, closed_why = ?", [why])
+    undecided(store)
+    close(store, "a run of round 3 was cancelled: mpsq rerun g1 --rounds 3 continues")
     assert "mpsq rerun g1 --rounds" in "\n".join(short(store))
     store.db.execute("UPDATE jobs SET deleted_at = 1 WHERE id = 1")
     text = "\n".join(short(store))

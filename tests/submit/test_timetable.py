@@ -57,6 +57,12 @@ def make_due(layout: Layout, late_s: float = 3 * DAY_S, name: str = "nightly") -
         connection.execute("UPDATE schedules SET next_at = ? WHERE name = ?", [time.time() - late_s, name])
 
 
+def change(layout: Layout, assignments: str) -> None:
+    """Change every stored schedule, as another version or a damaged disk might."""
+    with sqlite3.connect(layout.db) as connection:
+        connection.execute(f"UPDATE schedules SET {assignments}")
+
+
 def work(layout: Layout, log: Callable[[str], None] = lambda _: None) -> None:
     engine = open_engine(layout.db, check=False)
     DueSchedules(layout, engine, log).submit(patience_s=60)
@@ -139,16 +145,13 @@ def test_what_cannot_be_submitted_any_more_is_said_and_the_next_time_comes(
 def test_a_broken_schedule_does_not_stop_the_worker(layout: Layout) -> None:
     add()
     make_due(layout)
-    with sqlite3.connect(layout.db) as connection:
-        connection.execute("UPDATE schedules SET command_json = '[\"--from-the-future\"]'")
+    change(layout, "command_json = '[\"--from-the-future\"]'")
     work(layout)
     assert "from-the-future" in str(row(layout).last_error)
-    with sqlite3.connect(layout.db) as connection:
-        connection.execute("UPDATE schedules SET timezone = 'Mars/Phobos', next_at = 1")
+    change(layout, "timezone = 'Mars/Phobos', next_at = 1")
     work(layout)
     assert "Mars/Phobos" in str(row(layout).last_error) and row(layout).next_at is None
-    with sqlite3.connect(layout.db) as connection:
-        connection.execute("UPDATE schedules SET last_at = 1, last_group_id = 1")
+    change(layout, "last_at = 1, last_group_id = 1")
     assert main(["schedule", "list"]) == 0
     assert submitted(layout) == []
 
@@ -253,8 +256,7 @@ def test_the_worker_does_not_enter_its_folder(layout: Layout, tmp_path: Path, mo
 def test_an_interpreter_that_is_gone_is_named_and_the_next_time_comes(layout: Layout) -> None:
     add()
     make_due(layout)
-    with sqlite3.connect(layout.db) as connection:
-        connection.execute("UPDATE schedules SET python = '/no/such/python'")
+    change(layout, "python = '/no/such/python'")
     work(layout)
     assert "/no/such/python: No such file" in str(row(layout).last_error) and (row(layout).next_at or 0) > time.time()
 
@@ -263,8 +265,7 @@ def test_a_job_that_it_waits_for_and_that_is_gone(layout: Layout) -> None:
     plan.store(layout, plan.plan(requested(argv=("/usr/bin/true",))))
     add("nightly", "--after=1")
     make_due(layout)
-    with sqlite3.connect(layout.db) as connection:
-        connection.execute("UPDATE schedules SET command_json = replace(command_json, '--after=1', '--after=77')")
+    change(layout, "command_json = replace(command_json, '--after=1', '--after=77')")
     work(layout)
     assert "77" in str(row(layout).last_error) and len(submitted(layout)) == 1
 
