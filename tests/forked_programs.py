@@ -43,7 +43,7 @@ _USED_LATER = {
     ),
     READER: ("queue_runner.bundles.rows",),
 }
-"""What each kind of program imports in most tests."""
+"""The modules that each kind of program imports in most tests."""
 _INHERITED = (signal.SIGINT, signal.SIGHUP, signal.SIGTERM)
 _LINUX_WITHOUT_CAMPAIGN = sys.platform.startswith("linux") and os.environ.get("MPSQ_CAMPAIGN") != "long"
 """A Mac's libraries do not survive a fork, and `make campaign` starts each program as users do."""

@@ -101,7 +101,7 @@ class Queue:
             return [event["verb"] for event in named_rows.events(connection, job)]
 
     def why(self, id: str) -> str:
-        """What `mpsq why` says of a job or a run."""
+        """Return the output of `mpsq why` for a job or a run."""
         with read.reading(self.layout.db) as connection:
             return explanation.explain_all(self.layout, connection, [parse_selector(id)])[0].sentence
 

@@ -15,7 +15,7 @@ from queue_runner.model import State
 from queue_runner.pages.run_records import RunRecords
 
 MOST_NEEDS = 2
-"""What stands against an answer, as far as one line names it."""
+"""Obstacles to an answer that one line names."""
 
 
 class TrustReason(Struct, frozen=True):

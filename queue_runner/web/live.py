@@ -144,7 +144,7 @@ class Watcher:
                 observation = next(observations)
                 if observation is not None:
                     self._publish(self._render(observation))
-            except Exception as error:  # the thread goes on: else every page would stand still and not say so
+            except Exception as error:  # the thread continues: without it no page would be updated, or say why
                 observations = None
                 trouble = [explained(error).with_remedy] * 2
                 if self._parts.get("trouble", (0, None))[1] != trouble and not isinstance(error, MpsqError | OSError):

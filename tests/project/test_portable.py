@@ -27,7 +27,7 @@ _PLACE = re.compile(
 )
 """Programs that are in the other of the two folders on a Mac; most of Linux has them in both."""
 _HINT = re.compile(rf"/proc\b|/bin/|\b(?:{'|'.join(PROGRAMS)})(?=[\s\"'])")
-"""What each file has in which one of the above is found: the others need no parser."""
+"""Text that every file with one of the above contains: other files need no parser."""
 _MARK = "needs_linux"
 
 Scope = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef

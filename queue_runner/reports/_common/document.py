@@ -76,7 +76,7 @@ class Result(Struct, frozen=True, dict=True):
 
     @cached_property
     def next_steps(self) -> list[str]:
-        """What to do next, each command once."""
+        """The commands of the next steps, each once."""
         lines = [*self.notes, *self.lines, *(line for section in self.sections for line in section.lines)]
         return list(dict.fromkeys(line.command for line in lines if isinstance(line, NextStep)))
 
