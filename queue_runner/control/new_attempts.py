@@ -54,7 +54,7 @@ def retry(
         job = min(gone)
         hint = f"mpsq rerun {job} --snapshot off runs the current code"
         raise UsageError(f"job {job} would not run: {gone[job]}", hint)
-    _refuse_without_secrets(layout, specs)  # asks the system's keyring: likewise
+    _refuse_without_secrets(layout, specs)  # reads files: likewise
     with writing(engine) as connection:
         chosen = _selected(connection, selectors, succeeded_too)
         retried = []

@@ -1,5 +1,5 @@
-"""The secrets that --secret names: files that only this user can read, below HOME/secrets, and in no backup, or entries
-of the system's keyring (docs/security.md).
+"""The secrets that --secret names: files that only this user can read, below HOME/secrets, and in no backup
+(docs/security.md).
 
 Earlier versions also stored words of a command line in such files, each under the name of its placeholder in the
 database. They are still read.
@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import re
 import stat
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -19,11 +18,7 @@ from queue_runner.host import redact
 from queue_runner.host.run_dir import read_regular
 from queue_runner.model import Ending, Outcome
 from queue_runner.paths import Layout
-from queue_runner.text import last_line
 
-_SERVICE = "mpsq"
-"""The service under which a keyring has the secrets."""
-KEYRING_S = 20.0
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -79,8 +74,8 @@ def _revealed(folder: Path, text: str, what: str) -> str:
 def _named(path: Path) -> str:
     try:
         status = path.lstat()
-    except OSError:
-        return _of_keyring(path)
+    except OSError as error:
+        raise Missing(f"there is no secret {path.name}", f"create its file: {_creation(path)}") from error
     if not stat.S_ISREG(status.st_mode) or status.st_uid not in (0, os.geteuid()):
         raise Missing(f"the secret {path} is not a file of yours", f"replace it: {_creation(path)}")
     if status.st_mode & 0o077:
@@ -89,31 +84,6 @@ def _named(path: Path) -> str:
         return read_regular(path).decode().removesuffix("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise Missing(f"the secret {path} cannot be read: {error}", _creation(path)) from error
-
-
-def _of_keyring(path: Path) -> str:
-    """Ask the keyring in a child: a locked one waits for a password, which would hold up the worker."""
-    import importlib.util
-    import subprocess
-
-    unknown, otherwise = f"there is no secret {path.name}", f"create its file: {_creation(path)}"
-    if importlib.util.find_spec("keyring") is None:
-        raise Missing(unknown, f"{otherwise}, or pip install keyring to keep it in a keyring")
-    question = [sys.executable, "-P", "-m", "keyring", "get", _SERVICE, path.name]
-    try:
-        done = subprocess.run(
-            question, stdin=subprocess.DEVNULL, capture_output=True, timeout=KEYRING_S, text=True, check=False
-        )
-    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
-        reason = "it may be locked" if isinstance(error, subprocess.TimeoutExpired) else str(error)
-        raise Missing(f"{unknown}, and the keyring does not answer: {reason}", otherwise) from error
-    if done.returncode == 0:
-        return done.stdout.removesuffix("\n")
-    if message := last_line(done.stderr.encode()):
-        raise Missing(f"{unknown}, and the keyring refuses: {message}", otherwise)
-    raise Missing(
-        f"{unknown}, neither a file nor in the keyring", f"{otherwise}, or keyring set {_SERVICE} {path.name}"
-    )
 
 
 def _creation(path: Path) -> str:

@@ -101,7 +101,7 @@ def test_a_worker_until_idle_does_not_wait_for_what_needs_a_hand(queue: Queue) -
     assert queue.written() == ["ran"]
 
 
-def test_a_retry_that_asks_the_keyring_holds_up_nobody(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_retry_that_looks_for_secrets_holds_up_nobody(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
     queue.submit("exit 1")
     queue.worker("", "--until-idle")
     queue.done()

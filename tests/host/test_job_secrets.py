@@ -1,8 +1,7 @@
-"""A secret of --secret is the content of a private file, or an entry of the keyring."""
+"""A secret of --secret is the content of a private file."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -41,8 +40,7 @@ def test_a_name_is_that_of_a_variable(tmp_path: Path, name: str) -> None:
         job_secrets.check_names(Layout(tmp_path), [name])
 
 
-def test_without_a_file_and_a_keyring_there_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "keyring", None)
+def test_without_a_file_there_is_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="there is no secret HF_TOKEN") as caught:
         job_secrets.check_names(Layout(tmp_path), ["HF_TOKEN"])
-    assert f"cat > {tmp_path}/secrets/HF_TOKEN" in caught.value.hint and "pip install keyring" in caught.value.hint
+    assert f"cat > {tmp_path}/secrets/HF_TOKEN" in caught.value.hint

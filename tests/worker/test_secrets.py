@@ -12,9 +12,8 @@ import pytest
 from queue_runner.cli.main import main
 from queue_runner.control import deletion, new_attempts, resubmission
 from queue_runner.errors import MpsqError
-from queue_runner.host import job_environments, job_secrets
+from queue_runner.host import job_environments
 from queue_runner.model import parse_selector
-from queue_runner.paths import Layout
 from queue_runner.store import backup
 from tests.cli_support import Cli
 from tests.process_support import until
@@ -154,35 +153,3 @@ def test_a_secret_that_does_not_exist_is_refused(home: Path, mpsq: Cli) -> None:
     assert refused.code == 2 and "HF_TOKEN is given with both --env and --secret" in refused.err
     refused = mpsq("submit", "--secret", "HF_TOKEN", "--", "/usr/bin/true")
     assert refused.code == 2 and f"cat > {home}/secrets/HF_TOKEN" in refused.err
-
-
-KEYRING = """
-import sys, time
-get, service, name = sys.argv[1:]
-assert (get, service) == ("get", "mpsq")
-if name == "LOCKED":
-    time.sleep(60)
-if name == "NONE":
-    sys.exit("keyring.errors.NoKeyringError: No recommended backend was available.")
-print("word-0") if name == "HF_TOKEN" else sys.exit(1)
-"""
-
-
-def test_a_keyring_answers_where_there_is_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stand-in for the package keyring, with the exit codes of its command `get`."""
-    folder = tmp_path / "site" / "keyring"
-    folder.mkdir(parents=True)
-    folder.joinpath("__init__.py").touch()
-    folder.joinpath("__main__.py").write_text(KEYRING)
-    monkeypatch.setenv("PYTHONPATH", str(folder.parent))
-    monkeypatch.syspath_prepend(folder.parent)
-    layout = Layout(tmp_path)
-    assert job_secrets.named(layout, ["HF_TOKEN"]) == {"HF_TOKEN": "word-0"}
-    with pytest.raises(job_secrets.Missing, match="nor in the keyring") as caught:
-        job_secrets.named(layout, ["OTHER"])
-    assert "keyring set mpsq OTHER" in caught.value.hint
-    with pytest.raises(job_secrets.Missing, match=r"the keyring refuses: .*No recommended backend"):
-        job_secrets.named(layout, ["NONE"])
-    monkeypatch.setattr(job_secrets, "KEYRING_S", 0.2)
-    with pytest.raises(job_secrets.Missing, match="does not answer: it may be locked"):
-        job_secrets.named(layout, ["LOCKED"])
