@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import keyword
 import os
 import re
-import sys
 from pathlib import Path
 
 from queue_runner.errors import MpsqError, UsageError
@@ -13,11 +11,6 @@ from queue_runner.paths import Layout
 from queue_runner.workloads import catalog
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
-_RESERVED = ("new", "path")
-_FRAMEWORKS = frozenset(
-    ("torch", "mlx", "tinygrad", "jax", "numpy", "lightning", "transformers", "accelerate", "datasets", "tiktoken")
-)
-_OF_MPSQ = frozenset(("harness", "mpsq", "mpsq_report", "queue_runner"))
 
 TEMPLATE = '''\
 # /// script
@@ -126,13 +119,9 @@ def write(layout: Layout, jobs: Path, name: str) -> Path:
 
     Raises: UsageError for an invalid or taken name; MpsqError when the file exists or cannot be written.
     """
-    if not _NAME.fullmatch(name) or name in _RESERVED:
+    if not _NAME.fullmatch(name) or name == "new":
         raise UsageError(
             f'a workload cannot be named "{name}"', "use lower-case letters, digits and _, such as my_model"
-        )
-    if (taken := _taken(name)) is not None:
-        raise UsageError(
-            f'a workload cannot be named "{name}": that is {taken}', f"choose another name, such as my_{name}"
         )
     file = layout.workloads / f"{name}_torch.py"
     if any(workload.name == name for workload in catalog.workloads(jobs)) or (jobs / file.name).exists():
@@ -149,14 +138,3 @@ def write(layout: Layout, jobs: Path, name: str) -> Path:
     except OSError as error:
         raise MpsqError(f"{file} cannot be written: {error.strerror}", "fix the permissions of its folder") from error
     return file
-
-
-def _taken(name: str) -> str | None:
-    """Return what a name already means in Python, None if nothing: an import would confuse it with the workload."""
-    if keyword.iskeyword(name):
-        return "a keyword of Python"
-    if name in sys.stdlib_module_names:
-        return "a module of Python's standard library"
-    if name in _FRAMEWORKS:
-        return "a framework"
-    return "a module of mpsq" if name in _OF_MPSQ else None

@@ -42,10 +42,6 @@ def test_a_new_one_is_found_at_once(own: Path, capsys: pytest.CaptureFixture[str
         ("../x", "cannot be named"),
         ("New", "cannot be named"),
         ("new", "cannot be named"),
-        ("json", "standard library"),
-        ("torch", "a framework"),
-        ("class", "a keyword of Python"),
-        ("harness", "of mpsq"),
     ],
 )
 def test_names_that_cannot_be(own: Path, name: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
