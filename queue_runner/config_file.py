@@ -258,20 +258,6 @@ def to_config(data: Mapping[str, Any], path: Path) -> Config:
     return dataclasses.replace(_DEFAULTS, **values)
 
 
-def get(settings: Config, name: str) -> Any:
-    """Return the value of a key, or of an entry such as `peak_tflops.mps`; None for a missing entry.
-
-    Raises: UsageError for an unknown key.
-    """
-    key = find(name)
-    value = getattr(settings, key.name)
-    _, dot, entry = name.partition(".")
-    if key.kind == "profiles" and dot:
-        profile, _, entry = entry.partition(".")
-        return value.get(profile, {}).get(entry)
-    return value.get(entry) if dot else value
-
-
 def find(name: str) -> Key:
     """Return the key of that name, or of the table that holds the entry. Raises: UsageError with the nearest name."""
     first, dot, entry = name.partition(".")

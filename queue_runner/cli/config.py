@@ -27,7 +27,7 @@ def list_(json: Json = False) -> None:
     stored = config_file.read(layout.config)
     for sentence in config_file.removed(layout.config):
         say(sentence)
-    values = [(key, _shown(config_file.get(settings, key.name))) for key in config_file.KEYS.values()]
+    values = [(key, _shown(getattr(settings, key.name))) for key in config_file.KEYS.values()]
     if json:
         rows = [
             {"name": key.name, "value": value, "unit": key.unit, "set": key.name in stored, "help": key.help}
@@ -36,6 +36,7 @@ def list_(json: Json = False) -> None:
         print_json("mpsq.config/1", path=str(layout.config), settings=rows)
         return
     print(tables.facts([(key.name, textwrap.fill(_setting(key, value), 56)) for key, value in values]))
+    say(f"the settings are in {layout.config}")
 
 
 def _shown(value: Any) -> Any:
@@ -49,15 +50,6 @@ def _shown(value: Any) -> Any:
 def _setting(key: Key, value: Any) -> str:
     text = _words(value) or '""'
     return f"{text} {key.unit or ''}".strip() + f"  {key.help}"
-
-
-@app.command("get")
-def get(key: Annotated[str, typer.Argument(metavar="KEY", help="A key of mpsq config list.")]) -> None:
-    """Print one setting."""
-    from queue_runner import config_file
-
-    value = config_file.get(config_file.load(home().config), key)
-    print("" if value is None else _words(value))
 
 
 @app.command("set", context_settings={"ignore_unknown_options": True})
@@ -78,12 +70,6 @@ def set_(
     for line in notes:
         say(line)
     say("a running worker uses it after a restart")
-
-
-@app.command("path")
-def path() -> None:
-    """Print the path of the settings file."""
-    print(home().config)
 
 
 def _words(value: Any) -> str:

@@ -24,4 +24,3 @@ def test_a_list_of_settings_has_no_secrets(mpsq: Cli, home: Path) -> None:
     listed = mpsq.ok("config", "list", "--json").out
     assert "abcdef" not in mpsq.ok("config", "list").out + listed and HIDDEN in listed
     assert json.loads(listed)["schema"] == "mpsq.config/1"
-    assert mpsq.ok("config", "get", "hook_done").out == line + "\n"

@@ -103,7 +103,7 @@ def fails(mpsq: Cli, code: int, *arguments: object) -> str:
         (["import"], "missing argument 'FILE...'"),
         (["submit", "toy", "--name", "two\nlines"], "--name contains a line break"),
         (["submit", "toy", "--tag", "a\x1b[31m"], "is not a word"),
-        (["config", "get", "grace"], "did you mean"),
+        (["config", "set", "grace", "2"], "did you mean"),
         (["config", "set", "grace_int_s", "soon"], "grace_int_s"),
         (["config", "set", "poll_s", "-1"], "poll_s"),
         (["db", "repair"], "no such command 'repair'"),

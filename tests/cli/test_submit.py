@@ -247,11 +247,10 @@ def test_worker_becomes_the_daemon(mpsq: Cli, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_config(home: Path, mpsq: Cli) -> None:
-    assert mpsq.ok("config", "get", "grace_int_s").out == "5\n"
     assert mpsq.ok("config", "set", "grace_int_s", "2m").out == "grace_int_s = 120\n"
-    assert mpsq.ok("config", "get", "grace_int_s").out == "120\n"
-    assert mpsq.ok("config", "path").out == f"{home / 'config.toml'}\n"
-    assert max(map(len, mpsq.ok("config", "list").out.splitlines())) <= 80
+    listed = mpsq.ok("config", "list")
+    assert "120 s" in listed.out
+    assert f"the settings are in {home / 'config.toml'}" in listed.err and max(map(len, listed.out.splitlines())) <= 80
     assert mpsq("config", "set", "keep_awake", "perhaps").code == 2
 
 
