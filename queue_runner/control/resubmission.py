@@ -188,27 +188,14 @@ def _rerun(layout: Layout, selectors: Sequence[Selector], options: RerunOptions,
         raise UsageError(
             f"{rounds * len(new):,} runs are too many", f"a group can have at most {run_order.MAX_RUNS:,} runs"
         )
-    order = [(at, repeat) for at, repeat in run_order.interleave(len(new), rounds, seed) if repeat <= new[at].repeats]
-    return _store(layout, new, codes, order, seed, title, notes, olds[0].group_id)
-
-
-def _store(
-    layout: Layout,
-    new: Sequence[NewJob],
-    codes: Sequence[Snapshot],
-    order: Sequence[tuple[int, int]],
-    seed: int,
-    title: str,
-    notes: Sequence[str],
-    old_group: int,
-) -> Rerun:
+    order = run_order.rounds([job.repeats for job in new], seed)
     with writing(open_engine(layout.db)) as connection:
         environments = job_environments.Saver(layout)
         new = [replace(job, spec=environments.stored(job.spec)) for job in new]
-        for code in codes:
-            jobs.save_snapshot(connection, code)
+        for taken in codes:
+            jobs.save_snapshot(connection, taken)
         group, ids = jobs.submit(connection, title, seed, new, order)
-        added_rounds.copy_aim(connection, old_group, group)
+        added_rounds.copy_aim(connection, olds[0].group_id, group)
         failpoints.reach("submit.before_commit")
     failpoints.reach("submit.committed")
     wakeup.ring(layout.fifo)
