@@ -152,8 +152,7 @@ def missing(layout: Layout, repeats: Mapping[int, int], title: str) -> Plan:
         old = olds[job]
         spec = with_todays_environment(layout, old.spec.changed(find_max="", **_NO_CODE), job)
         new.append(NewJob(spec, count, _terms(old, RerunOptions())))
-    seed = drawn(None)
-    return Plan(title, seed, tuple(new), tuple(run_order.rounds([job.repeats for job in new], seed)), ())
+    return Plan(title, drawn(None), tuple(new))
 
 
 def code_changed(layout: Layout, before: Sequence[int], after: Sequence[int]) -> bool:

@@ -305,5 +305,5 @@ def _again(
         NewJob(shared.changed(name=name, cwd=str(each.cwd), **code_of(each)), terms=Terms(priority=first.priority))
         for name, each in zip((CHAMPION, CANDIDATE), both, strict=True)
     )
-    planned = Plan(title, submit.drawn(None), jobs, (), (), aim=entered.aim, commits=_commits(both))
+    planned = Plan(title, submit.drawn(None), jobs, aim=entered.aim, commits=_commits(both))
     return submit.in_rounds(planned, until, first=rounds)

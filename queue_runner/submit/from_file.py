@@ -136,7 +136,7 @@ def plan_of(lines: Sequence[Line], defaults: Fields, *, measures: bool = False) 
         except UsageError as error:
             raise UsageError(f"{line.where}: {error.message}", error.hint) from error
         first.append(len(jobs))
-        runs += len(planned.order)
+        runs += sum(job.repeats for job in planned.jobs)
         jobs += planned.jobs
         warnings |= dict.fromkeys(planned.warnings)
         after.append(planned.after)
@@ -154,7 +154,6 @@ def plan_of(lines: Sequence[Line], defaults: Fields, *, measures: bool = False) 
         defaults.get("title", Request.title),
         seed,
         tuple(jobs),
-        tuple(run_order.rounds([job.repeats for job in jobs], seed)),
         tuple(warnings),
         own_after=_own_after(after, waits, first, jobs),
         aim=submit.aim(whole),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,8 +34,8 @@ class Sibling(Struct, frozen=True):
     condition: Condition
 
 
-class Plan(Struct, frozen=True):
-    """The jobs of a request and the order of their runs: pairs of (index into jobs, repeat from 1).
+class Plan(Struct, frozen=True, dict=True):
+    """The jobs of a request, and what else is stored with them.
 
     Every job waits for all of `after` and for its entry of `own_after`, if that is not empty. Rounds follow `until`;
     the `aim` holds for all reports. `commits` has, by index, the commits of jobs that run these, not the code in their
@@ -45,8 +46,7 @@ class Plan(Struct, frozen=True):
     title: str
     seed: int
     jobs: tuple[NewJob, ...]
-    order: tuple[tuple[int, int], ...]
-    warnings: tuple[str, ...]
+    warnings: tuple[str, ...] = ()
     after: tuple[Dependency, ...] = ()
     own_after: tuple[tuple[Dependency | Sibling, ...], ...] = ()
     until: Until | None = None
@@ -54,6 +54,11 @@ class Plan(Struct, frozen=True):
     commits: Mapping[int, str] = field(default_factory=dict)
     check_code: Callable[[Layout, Sequence[JobSpec]], None] | None = None
     check_queue: Callable[[Connection], None] | None = None
+
+    @cached_property
+    def order(self) -> list[tuple[int, int]]:
+        """The order of the runs: pairs of (index into jobs, repeat from 1)."""
+        return run_order.rounds([job.repeats for job in self.jobs], self.seed)
 
 
 class Submitted(Struct, frozen=True):
@@ -89,7 +94,6 @@ def plan(request: Request, shared: expand.Shared | None = None, *, alone: bool =
         request.title,
         seed,
         tuple(NewJob(spec, request.repeats, terms) for spec in specs),
-        tuple(run_order.interleave(len(specs), request.repeats, seed)),
         tuple(notes.notes(request, specs)),
         after,
         aim=aim(request),
@@ -99,12 +103,7 @@ def plan(request: Request, shared: expand.Shared | None = None, *, alone: bool =
 
 def in_rounds(planned: Plan, until: Until, first: int = FIRST_ROUNDS) -> Plan:
     """Return the plan with this number of initial rounds, which others follow."""
-    return replace(
-        planned,
-        jobs=tuple(replace(job, repeats=first) for job in planned.jobs),
-        order=tuple(run_order.interleave(len(planned.jobs), first, planned.seed)),
-        until=until,
-    )
+    return replace(planned, jobs=tuple(replace(job, repeats=first) for job in planned.jobs), until=until)
 
 
 def rounds_until(request: Request, n_rows: int) -> Until | None:

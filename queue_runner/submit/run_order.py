@@ -13,13 +13,8 @@ from collections.abc import Sequence
 MAX_RUNS = 100_000
 
 
-def interleave(cells: int, repeats: int, seed: int) -> list[tuple[int, int]]:
-    """Return (cell, repeat from 1) for each run of `repeats` rounds."""
-    return rounds([repeats] * cells, seed)
-
-
 def rounds(repeats: Sequence[int], seed: int) -> list[tuple[int, int]]:
-    """Return the same for cells with `repeats[cell]` repeats each: a cell is in that many rounds."""
+    """Return (cell, repeat from 1) for each run, where each cell has `repeats[cell]` of them."""
     return [
         (cell, number)
         for number in range(1, max(repeats, default=0) + 1)

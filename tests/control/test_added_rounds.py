@@ -44,7 +44,7 @@ def test_added_rounds_continue_the_order_the_numbers_and_the_seeds(queue: Queue)
     submit(queue)
     run_all(queue, 9)
     added = add(queue, 2)
-    expected = [f"{cell + 1}.{repeat}" for cell, repeat in run_order.interleave(3, 5, 7)]
+    expected = [f"{cell + 1}.{repeat}" for cell, repeat in run_order.rounds([5] * 3, 7)]
     assert added.group == 1 and added.jobs == (1, 2, 3) and list(added.runs) == expected[9:]
     lines = run_all(queue, 15)
     assert [line.split()[0] for line in lines] == expected

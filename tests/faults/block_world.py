@@ -22,7 +22,7 @@ from queue_runner.remote.profile import Profile
 from queue_runner.remote.target import NotSent, Refused, Seen, Target, Unreachable, ending_of
 from queue_runner.spec import JobSpec, NewJob, Terms
 from queue_runner.store.engine import open_engine
-from queue_runner.submit import plan, run_order
+from queue_runner.submit import plan
 from queue_runner.worker import main_loop
 from tests.faults import calls
 from tests.faults.machine import Process, Violation
@@ -162,12 +162,12 @@ class BlockWorld(World):
             )
             for behaviour in behaviours
         )
-        order = tuple(run_order.interleave(len(jobs), repeats, 0))
-        submission = Submission(word, len(order), queue.epoch)
+        planned = plan.Plan(word, 0, jobs)
+        submission = Submission(word, len(planned.order), queue.epoch)
         queue.submissions.append(submission)
 
         def store() -> None:
-            submission.ids = plan.store(queue.layout, plan.Plan(word, 0, jobs, order, ())).jobs
+            submission.ids = plan.store(queue.layout, planned).jobs
 
         self._spawn("submit", queue, store)
         return submission

@@ -36,7 +36,7 @@ from queue_runner.paths import Layout
 from queue_runner.source.snapshot import Taken
 from queue_runner.spec import JobSpec, NewJob, Terms
 from queue_runner.store import backup, migrate, read, restore
-from queue_runner.submit import plan, run_order
+from queue_runner.submit import plan
 from queue_runner.warden import supervise
 from queue_runner.worker import backups, finish, hooks, launch, main_loop, observer, supervisor
 from tests.faults import calls, sqlite_files
@@ -540,9 +540,8 @@ class World:
             )
             for behaviour in behaviours
         )
-        order = tuple(run_order.interleave(len(jobs), repeats, 0))
-        planned = plan.Plan(word, 0, jobs, order, ())
-        submission = Submission(word, len(order), queue.epoch)
+        planned = plan.Plan(word, 0, jobs)
+        submission = Submission(word, len(planned.order), queue.epoch)
         queue.submissions.append(submission)
 
         def store() -> None:

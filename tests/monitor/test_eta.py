@@ -235,14 +235,14 @@ def test_a_plan_is_summed(past: Past) -> None:
     past.took(A, 10)
     past.layout.config.write_text("cooldown_s = 1\n")
     new = (NewJob(A, 4), NewJob(B, 2), NewJob(replace(A, seed=7), 1))
-    found = forecast(past.layout, Plan("a plan", 0, new, ((0, 1),) * 7, ()))
+    found = forecast(past.layout, Plan("a plan", 0, new))
     assert (found.total_s, found.unknown, found.alike) == (56.0, 2, 1)
 
 
 @pytest.mark.parametrize(("before", "gate_s"), [((), 1.0), ((2.0,), 1.0), ((5.0,), 5.0)])
 def test_a_first_question_waits_as_little_as_a_short_one(past: Past, before: tuple[float, ...], gate_s: float) -> None:
     past.took(A, *before)
-    gated = Plan("a plan", 0, (NewJob(A.changed(gate=True), 3),), ((0, 1),) * 3, ())
+    gated = Plan("a plan", 0, (NewJob(A.changed(gate=True), 3),))
     watched = with_short_gate(past.layout, gated)
     assert watched.jobs[0].spec.gate_s == gate_s
     longer = replace(watched, jobs=(NewJob(A.changed(gate=True, gate_s=60.0)),))

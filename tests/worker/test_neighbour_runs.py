@@ -62,7 +62,7 @@ def taints(queue: Queue, run: str) -> dict[str, str]:
 def test_two_submissions_that_overlap_name_each_other(queue: Queue) -> None:
     """One that ends while the other goes on, and the one that outlasts it."""
     for n in (40, 100):  # the second one starts in time on a busy machine, too
-        plan.store(queue.layout, plan.Plan("test", 1, (NewJob(spec(queue, n), 1),), ((0, 1),), ()))
+        plan.store(queue.layout, plan.Plan("test", 1, (NewJob(spec(queue, n)),)))
     queue.worker("", "--until-idle").wait()
     until(lambda: all(row["state"] == "DONE" for row in queue.rows()))
     assert taints(queue, "1.1")["neighbour_busy"].endswith("another lane was busy: 2.1 on cpu:1")
