@@ -52,7 +52,7 @@ def rerun(
         done = use_case.add_rounds(layout, selectors, rounds)
     remind(done.notes, layout, json)
     if json:
-        print_json("mpsq.rerun/1", group=done.group, jobs=list(done.jobs), runs=list(done.runs))
+        print_json("mpsq.rerun/1", group=done.group, jobs=done.jobs, runs=done.runs)
     else:
         print(queued(done.group, done.jobs, done.runs))
     say_obstacles(layout)

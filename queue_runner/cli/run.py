@@ -129,9 +129,8 @@ def follow_to_the_end(
         planned = with_short_gate(layout, plan(layout))
         with _undisturbed():
             stored = store(planned, layout, json)
-            runs = [f"{stored.jobs[cell]}.{repeat}" for cell, repeat in planned.order]
-            out.say(queued(stored.group, stored.jobs, runs))
-            several = len(runs) > 1
+            out.say(queued(stored.group, stored.jobs, stored.runs))
+            several = len(stored.runs) > 1
             follower = _follower(layout, stored.group, planned.until, out, starter, stack, verbose, several, rounds)
         try:
             awaited = follower.follow()

@@ -106,11 +106,10 @@ def store(planned: Plan, layout: Layout, json: bool = False, schedule: int | Non
 
 def print_stored(planned: Plan, stored: Submitted, layout: Layout, json: bool) -> None:
     """Print the new jobs, and why they do not start if they do not."""
-    runs = [f"{stored.jobs[cell]}.{repeat}" for cell, repeat in planned.order]
     if json:
-        print_json("mpsq.submit/1", group=stored.group, jobs=list(stored.jobs), runs=runs, seed=planned.seed)
+        print_json("mpsq.submit/1", group=stored.group, jobs=stored.jobs, runs=stored.runs, seed=planned.seed)
     else:
-        print(queued(stored.group, stored.jobs, runs))
+        print(queued(stored.group, stored.jobs, stored.runs))
     if say_obstacles(layout):
         hint("mpsq status shows where it stands; mpsq wait @last waits for it")
 

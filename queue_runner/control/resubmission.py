@@ -8,7 +8,6 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -27,10 +26,8 @@ from queue_runner.store import added_rounds, jobs, read, resolve
 from queue_runner.store.added_rounds import RoundJob
 from queue_runner.store.engine import looking, open_engine, writing
 from queue_runner.submit import run_order
+from queue_runner.submit.plan import Plan, Submitted, drawn
 from queue_runner.workloads import mps_switches, venvs
-
-if TYPE_CHECKING:
-    from queue_runner.submit.plan import Plan
 
 
 class RerunOptions(Struct, frozen=True):
@@ -41,16 +38,7 @@ class RerunOptions(Struct, frozen=True):
     snapshot: str | None = None
 
 
-class Rerun(Struct, frozen=True):
-    """The queued reruns: the 4 of g4, the jobs, their runs in order, and notes on their code."""
-
-    group: int
-    jobs: tuple[int, ...]
-    runs: tuple[str, ...]
-    notes: tuple[str, ...]
-
-
-def rerun(layout: Layout, selectors: Sequence[Selector], options: RerunOptions, title: str) -> Rerun:
+def rerun(layout: Layout, selectors: Sequence[Selector], options: RerunOptions, title: str) -> Submitted:
     """Queue every selected job once more; all of them or none.
 
     Raises: UsageError (no match, an import), MpsqError when the code of one is no longer available.
@@ -63,7 +51,7 @@ def rerun(layout: Layout, selectors: Sequence[Selector], options: RerunOptions, 
         return _rerun(layout, selectors, options, title)
 
 
-def add_rounds(layout: Layout, selectors: Sequence[Selector], count: int) -> Rerun:
+def add_rounds(layout: Layout, selectors: Sequence[Selector], count: int) -> Submitted:
     """Queue this many further rounds of a submission, all of its jobs. Nothing else of it changes.
 
     Raises: UsageError (not one whole submission, or one that can have no rounds), MpsqError when a job's code or
@@ -93,7 +81,7 @@ def add_rounds(layout: Layout, selectors: Sequence[Selector], count: int) -> Rer
             failpoints.reach("submit.before_commit")
     failpoints.reach("submit.committed")
     wakeup.ring(layout.fifo)
-    return Rerun(group, tuple(job.id for job in jobs), tuple(map(str, runs)), ())
+    return Submitted(group, tuple(job.id for job in jobs), tuple(map(str, runs)))
 
 
 def _refuse_rounds(jobs: Sequence[RoundJob], count: int) -> None:
@@ -143,8 +131,6 @@ def missing(layout: Layout, repeats: Mapping[int, int], title: str) -> Plan:
     The place, the variables, the priority, the tags and the retries are those of the job; its start time and
     dependencies are dropped. Raises: MpsqError when the value of an --env is no longer known.
     """
-    from queue_runner.submit.plan import Plan, drawn
-
     with read.reading(layout.db) as connection:
         olds = {run.job_id: run for run in run_view.select(connection, [Selector(str(job), job) for job in repeats])}
     new = []
@@ -163,7 +149,7 @@ def code_changed(layout: Layout, before: Sequence[int], after: Sequence[int]) ->
     return any(code[old] != code[new] for old, new in zip(before, after, strict=True))
 
 
-def _rerun(layout: Layout, selectors: Sequence[Selector], options: RerunOptions, title: str) -> Rerun:
+def _rerun(layout: Layout, selectors: Sequence[Selector], options: RerunOptions, title: str) -> Submitted:
     with read.reading(layout.db) as connection:
         olds = [*{run.job_id: run for run in run_view.select(connection, selectors)}.values()]  # the last run of each
         repeats: dict[int, int] = dict(read.tuples(connection, "SELECT job_id, max(repeat) FROM runs GROUP BY job_id"))
@@ -198,7 +184,7 @@ def _rerun(layout: Layout, selectors: Sequence[Selector], options: RerunOptions,
         failpoints.reach("submit.before_commit")
     failpoints.reach("submit.committed")
     wakeup.ring(layout.fifo)
-    return Rerun(group, tuple(ids), tuple(f"{ids[index]}.{repeat}" for index, repeat in order), tuple(notes))
+    return Submitted(group, tuple(ids), tuple(f"{ids[index]}.{repeat}" for index, repeat in order), tuple(notes))
 
 
 def _terms(old: RunView, options: RerunOptions) -> Terms:

@@ -62,10 +62,12 @@ class Plan(Struct, frozen=True, dict=True):
 
 
 class Submitted(Struct, frozen=True):
-    """The result of a submission: the 4 of g4, its job ids in the order of the plan, and notes on their code."""
+    """The result of a submission: the 4 of g4, its job ids in the order of the plan, their runs in the order of the
+    queue, and notes on their code."""
 
     group: int
     jobs: tuple[int, ...]
+    runs: tuple[str, ...]
     notes: tuple[str, ...] = ()
 
 
@@ -253,7 +255,8 @@ def _insert(
             raise UsageError(
                 f"schedule {due.id} is no longer due", "mpsq schedule list shows when each schedule is due"
             )
-    return Submitted(group, tuple(ids), (*notes, *sorted(why), *trials.note(tried, planned.jobs)))
+    runs = tuple(f"{ids[cell]}.{repeat}" for cell, repeat in planned.order)
+    return Submitted(group, tuple(ids), runs, (*notes, *sorted(why), *trials.note(tried, planned.jobs)))
 
 
 def _in_vain(reason: str) -> str:

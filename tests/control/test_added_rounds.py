@@ -29,7 +29,7 @@ def submit(queue: Queue, **options: Any) -> None:
     plan.store(queue.layout, plan.plan(requested(argv=argv, **given)))
 
 
-def add(queue: Queue, count: int, *selectors: str) -> resubmission.Rerun:
+def add(queue: Queue, count: int, *selectors: str) -> plan.Submitted:
     return resubmission.add_rounds(queue.layout, [parse_selector(text) for text in selectors or ("g1",)], count)
 
 

@@ -83,7 +83,7 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def again(queue: Queue, job: int, **wanted: Any) -> resubmission.Rerun:
+def again(queue: Queue, job: int, **wanted: Any) -> plan.Submitted:
     selector: Selector = parse_selector(str(job))
     return resubmission.rerun(queue.layout, [selector], resubmission.RerunOptions(**wanted), "mpsq rerun")
 
