@@ -88,10 +88,10 @@ def wrap_command(command: str, columns: int) -> list[str]:
     return [f"{line} \\" for line in lines[:-1]] + lines[-1:] if lines else [command]
 
 
-def last_line(data: bytes, limit: int = 300) -> str:
-    """Return the last non-empty line of a log, sanitized, at most `limit` characters long."""
+def last_line(data: bytes) -> str:
+    """Return the last non-empty line of a log, sanitized, at most 300 characters long."""
     lines = [shown for line in re.split(r"[\r\n]+", data.decode("utf-8", "replace")) if (shown := plain(line).strip())]
     while len(lines) > 1 and lines[-1].startswith("hint: "):  # the remedy that our own programs print below an error
         lines.pop()
     shown = lines[-1] if lines else ""
-    return shown if len(shown) <= limit else shown[: limit - 1] + "…"
+    return shown if len(shown) <= 300 else shown[:299] + "…"

@@ -63,9 +63,9 @@ def _here() -> set[int]:
     return set(range(os.cpu_count() or 1))
 
 
-def gpus(root: Path = Path("/"), library: Any = None) -> list[str]:
+def gpus(library: Any = None) -> list[str]:
     """Return the UUIDs of the GPUs and MIG slices that this process may use, in the driver's order."""
-    return [*_gpus(root, library)[0]]
+    return [*_gpus(Path("/"), library)[0]]
 
 
 def _gpus(root: Path, library: Any) -> tuple[dict[str, str], str]:

@@ -30,8 +30,6 @@ from queue_runner.store.engine import Connection
 GOAL = "contest"
 NAME = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
 MOST_PLANNED = 10_000
-PLANNED = 50
-"""The default of --plan."""
 SLOWEST, SLOWEST_S = 3.0, 60.0
 """A candidate that runs this many times as long as the champion did, and so many seconds, is stopped: it may hang."""
 

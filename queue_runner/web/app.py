@@ -228,9 +228,8 @@ REST_S = 1.0
 class Rest:
     """ASGI middleware around everything: returns the memory that pages needed, a moment after the last answer."""
 
-    def __init__(self, app: ASGIApp, rest_s: float = REST_S) -> None:
+    def __init__(self, app: ASGIApp) -> None:
         self._app = app
-        self._rest_s = rest_s
         self._due: asyncio.TimerHandle | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -239,7 +238,7 @@ class Rest:
         finally:
             if self._due is not None:
                 self._due.cancel()
-            self._due = asyncio.get_running_loop().call_later(self._rest_s, _give_back)
+            self._due = asyncio.get_running_loop().call_later(REST_S, _give_back)
 
 
 def _give_back() -> None:
