@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 from queue_runner import units
@@ -9,6 +10,7 @@ from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.monitor.answers import select_runs
 from queue_runner.monitor.answers.run_query import Context
 from queue_runner.reports._common.columns import columns
+from queue_runner.reports._common.divergence import IS_NAN
 from queue_runner.reports._common.document import Result, Section
 from queue_runner.store import retries
 from queue_runner.tables import Column
@@ -20,7 +22,7 @@ SQL = f"SELECT run_id, run, {select_runs.INVALID} FROM v_run WHERE {{chosen}} AN
 ONLY = "job_id = (SELECT job_id FROM v_run WHERE {chosen} AND n_iters > 0 ORDER BY run_id DESC LIMIT 1)"
 COLUMNS = columns(
     "run i",
-    Column("dur_s", "ms", lambda dur_s: units.seconds(dur_s * 1e3), True),
+    Column("dur_s", "ms", units.ms, True),
     Column("valid", "valid", value=lambda row: row.invalid is None),
     "loss",
     Column("phase", "phase"),
@@ -51,7 +53,7 @@ def finish(rows: list[ReportedRun], context: Context) -> Result:
     lines = []
     if not rows:
         return Result(COLUMNS, [], lines=[select_runs.nothing(context, "with iterations")])
-    if not options.selectors and not options.where:
+    if not options.chosen:
         newest = rows[-1].run
         parts = {segment.run_id for segment in retries.chain(context.connection, rows[-1].run_id)}
         rows = [row for row in rows if row.run_id in parts]
@@ -66,11 +68,12 @@ def finish(rows: list[ReportedRun], context: Context) -> Result:
         repeats = [segment for segment in repeats if segment.run_id in chosen]
         resumed = f"resumed from a checkpoint of {row.run}, at iteration"
         lines += [f"{segment.run} {resumed} {segment.first_i}" for segment in repeats]
-        for i, dur_s, loss, phase, synced, allocated in context.tuples(
-            "SELECT i, dur_s, loss, phase, synced, allocated_bytes FROM v_iteration"
+        for i, dur_s, loss, is_nan, phase, synced, allocated in context.tuples(
+            f"SELECT i, dur_s, loss, {IS_NAN}, phase, synced, allocated_bytes FROM v_iteration t"
             " WHERE run_id = ? AND i BETWEEN ? AND ? ORDER BY offset",
             [row.run_id, first, last],
         ):
+            loss = math.nan if is_nan else loss
             known_sync = None if synced is None else bool(synced)
             redone_by = next((segment.run for segment in repeats if _has(segment, i)), None)
             shown_rows.append(Iteration(row.run, i, dur_s, loss, phase, known_sync, allocated, row.invalid, redone_by))

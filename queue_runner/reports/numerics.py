@@ -77,7 +77,9 @@ _SHOWN = (
     Column("last", "last", format_difference, True, value=lambda row: row.worst.points[-1][3]),
 )
 _UNUSABLE = "log_rewritten"
-"""The only taint that invalidates losses; others, such as contended, affect only times."""
+"""The only taint that invalidates losses."""
+_OF_TIMES = {"contended", "slept", "suspended", "swapping"}
+"""Taints that make the times of a run invalid, contended in earlier versions; the losses are valid."""
 NEWEST = 4
 """Maximum number of comparisons made when no runs were chosen."""
 
@@ -88,7 +90,8 @@ def finish(stored: list[ReportedRun], context: Context) -> Result:
     Raises: UsageError when --vs is invalid.
     """
     runs = prepare.prepare(stored, context)
-    outcomes = {run.run_id: run.outcome for run in runs}  # losses of a failed run are usable up to its end
+    known = {run.run_id: run for run in runs}
+    # losses of a failed run are usable up to its end
     rows = [run.changed(valid=_UNUSABLE not in taints(run), outcome=Outcome.SUCCEEDED) for run in runs]
     families = newest_first(compare(rows, prepare.question(rows, context))) if rows else []
     blocks: list[panels.Block] = []
@@ -113,7 +116,7 @@ def finish(stored: list[ReportedRun], context: Context) -> Result:
         which = "with comparable losses (two rows of the same settings, seed and data)"
         return Result(COLUMNS, [], lines=[select_runs.nothing(context, which)])
     older = [f"{n_older} older comparisons not made: select with mpsq report numerics g4"] if n_older else []
-    return Result(COLUMNS, raw, sections, lines, [*_notes(made, outcomes), *older], newest_runs=newest_runs)
+    return Result(COLUMNS, raw, sections, lines, [*_notes(made, known), *older], newest_runs=newest_runs)
 
 
 def _divergences(family: Family, base: Arm, context: Context) -> list[Divergence]:
@@ -160,7 +163,8 @@ def _findings(base: Arm, divergences: Sequence[Divergence]) -> Iterable[str]:
     if floor:
         most = _worst(floor).greatest[1] or 0.0
         same = "is bitwise reproducible" if most == 0 else f"differs from itself by up to {format_difference(most)}"
-        yield f"{base.label} {same} ({len(floor) + 1} runs)"
+        n_runs = len({run.run_id for divergence in floor for run in (divergence.run, divergence.baseline)})
+        yield f"{base.label} {same} ({n_runs} runs)"
     for arm in dict.fromkeys(divergence.arm for divergence in divergences if divergence.arm is not base):
         worst = _worst([divergence for divergence in divergences if divergence.arm is arm])
         yield f"{arm.label} {_finding(worst)}"
@@ -189,7 +193,7 @@ def _finding(worst: Divergence) -> str:
     return f"diverges from the baseline by more than {', '.join(levels)}; {highest}, {last}"
 
 
-def _notes(divergences: Sequence[Divergence], outcomes: Mapping[int, str | None]) -> Iterable[str]:
+def _notes(divergences: Sequence[Divergence], stored: Mapping[int, ReportedRun]) -> Iterable[str]:
     levels = " and ".join(f"> {units.percent(level, 1)}" for level in LEVELS)
     yield f"{levels}: first iteration with a larger difference"
     yield "difference: |loss - baseline's| / |baseline's|, same iteration, seed and data; of several runs the worst"
@@ -198,12 +202,9 @@ def _notes(divergences: Sequence[Divergence], outcomes: Mapping[int, str | None]
     frameworks = {row.framework for divergence in divergences for row in (divergence.run, divergence.baseline)}
     if len(frameworks) > 1:
         yield "dropout masks differ between frameworks: compare the arithmetic alone with --set dropout=0"
-    rows = {row.run: row for divergence in divergences for row in (divergence.run, divergence.baseline)}
-    failed = [
-        f"{name} {outcome}" for name, row in rows.items() if (outcome := outcomes[row.run_id]) != Outcome.SUCCEEDED
-    ]
-    if failed:
+    used = dict.fromkeys(row.run_id for divergence in divergences for row in (divergence.run, divergence.baseline))
+    rows = [stored[run_id] for run_id in used]
+    if failed := [f"{row.run} {row.outcome}" for row in rows if row.outcome != Outcome.SUCCEEDED]:
         yield f"losses up to their end: {footnotes.named(failed)}"
-    invalid = sorted({kind for row in rows.values() for kind in taints(row)} & {"contended", "slept", "swapping"})
-    if invalid:
+    if invalid := sorted({kind for row in rows if not row.valid for kind in taints(row)} & _OF_TIMES):
         yield f"runs with invalid times ({', '.join(invalid)}) are included: their losses are valid"

@@ -361,6 +361,27 @@ def test_where_losses_part(store: Answers) -> None:
     assert max(row["i"] for row in few.rows) == 4
 
 
+def test_a_caveat_is_no_invalid_time_and_each_run_of_each_seed_is_counted(store: Answers) -> None:
+    for seed in (1, 2):
+        for _ in range(2):
+            busy = {"contended": ("caveat", "other programs used 60 % of the cores")}
+            store.losses(store.run("cpu", hello={"seed": seed}, taints=busy), [4.0] * 30)
+    text = shown(store, "numerics")
+    assert "is bitwise reproducible (4 runs)" in text and "invalid" not in text
+
+
+def test_a_loss_that_was_not_reported_is_no_nan(store: Answers) -> None:
+    """Every other iteration reports its loss, which is NaN from 20 on."""
+    sparse: list[float | None] = [4.0 if i % 2 == 0 and i < 20 else None for i in range(30)]
+    store.iterations(store.run("cpu"), [0.1] * 30, losses=[4.0] * 30)
+    lost = store.run("mps")
+    store.iterations(lost, [0.1] * 30, losses=sparse)
+    store._insert("notes", run_id=lost, offset=2000, kind="nan_loss", text="not a number from iteration 20 on")
+    assert "has a NaN or infinite loss from iteration 20 on" in shown(store, "numerics")
+    losses = [row["loss"] for row in store.report("iterations").rows]
+    assert losses[:2] == [4.0, None] and math.isnan(losses[20])
+
+
 def test_relative_differences() -> None:
     nan, inf = math.nan, math.inf
     assert divergence.relative(1.1, 1.0) == pytest.approx(0.1) and divergence.relative(1, 0) == inf

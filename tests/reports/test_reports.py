@@ -425,6 +425,7 @@ def test_iterations_of_the_chosen_runs_or_of_the_newest(store: Store) -> None:
     newest = store.report("iterations")
     assert [(row["run"], row["i"]) for row in newest.rows] == [("2.1", 0), ("2.1", 1), ("2.1", 2)]
     assert "newest run only" in words(newest)
+    assert len(store.report("iterations", since="2001-01-01").rows) == 6
     chosen = store.report("iterations", selectors=["g1"], iters="1:2")
     assert [(row["run"], row["i"]) for row in chosen.rows] == [("1.1", 1), ("1.1", 2), ("2.1", 1), ("2.1", 2)]
 

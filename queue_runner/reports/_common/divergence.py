@@ -20,6 +20,9 @@ SAME_LOSS_WITHIN = 0.02
 LAST_SHARE = 0.1
 LAST_AT_LEAST = 10
 """The losses compared are those of the last tenth of the iterations that both arms have, but of at least this many."""
+IS_NAN = "loss IS NULL AND offset >= (SELECT min(offset) FROM notes n WHERE n.run_id = t.run_id AND kind = 'nan_loss')"
+"""Whether an iteration of `v_iteration t` had a loss that was NaN: the note is at the first one. Earlier ones without a
+loss did not report it."""
 LEVELS = (1e-3, 1e-2)
 """Relative differences whose first iteration is reported."""
 
@@ -64,16 +67,12 @@ def relative(a: float, b: float) -> float | None:
 def losses(run_id: int, context: Context) -> dict[int, float]:
     """Read a run's losses by iteration, limited by --iters; of an iteration repeated by a resumed job, the last one.
 
-    SQLite has no NaN: a missing loss in a run with the note nan_loss is NaN.
+    SQLite has no NaN: see IS_NAN.
     """
     first, last = context.options.iters or (0, 2**62)
-    sql = (
-        "SELECT i, loss, EXISTS (SELECT 1 FROM notes WHERE run_id = t.run_id AND kind = 'nan_loss')"
-        " FROM v_iteration t WHERE run_id = ? AND i BETWEEN ? AND ? ORDER BY offset"
-    )
+    sql = f"SELECT i, loss, {IS_NAN} FROM v_iteration t WHERE run_id = ? AND i BETWEEN ? AND ? ORDER BY offset"
     iterations = context.tuples(sql, [run_id, first, last])
-    known = {i: math.nan if loss is None else float(loss) for i, loss, _ in iterations}
-    return known if any(is_nan for *_, is_nan in iterations) else {i: x for i, x in known.items() if not math.isnan(x)}
+    return {i: math.nan if is_nan else float(loss) for i, loss, is_nan in iterations if is_nan or loss is not None}
 
 
 class LastLosses(NamedTuple):
