@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
-from operator import attrgetter
+from operator import attrgetter, methodcaller
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -67,13 +67,9 @@ class MemorySeries(Struct, frozen=True, eq=False, dict=True):
         """Whether the reserved bytes are the RSS of the process."""
         return str(self.run.device) == "cpu"
 
-    @property
-    def peak_allocated(self) -> int | None:
-        return max((point.allocated for point in self.points if point.allocated is not None), default=None)
-
-    @property
-    def peak_reserved(self) -> int | None:
-        return max((point.reserved for point in self.points if point.reserved is not None), default=None)
+    def peak(self, kind: str) -> int | None:
+        """Return the most bytes, allocated or reserved."""
+        return max((n for point in self.points if (n := getattr(point, kind)) is not None), default=None)
 
     @cached_property
     def ratio(self) -> float | None:
@@ -126,8 +122,8 @@ def _growth(end: str) -> Callable[[MemorySeries], float | None]:
 
 
 _N = Column("n", "iterations", units.count, True, value=lambda item: len(item.points))
-_ALLOCATED = Column("peak_allocated_bytes", "peak allocated", units.size, True, value=attrgetter("peak_allocated"))
-_RESERVED = Column("peak_reserved_bytes", "peak reserved", units.size, True, value=attrgetter("peak_reserved"))
+_ALLOCATED = Column("peak_allocated_bytes", "peak allocated", units.size, True, value=methodcaller("peak", "allocated"))
+_RESERVED = Column("peak_reserved_bytes", "peak reserved", units.size, True, value=methodcaller("peak", "reserved"))
 _RATIO = Column("reserved_over_allocated", "reserved / allocated", units.ratio, True, value=attrgetter("ratio"))
 _GROWTH = Column("growth_bytes_per_1000", "growth / 1,000 iterations", units.size, True, value=_growth("middle"))
 _LOW = Column("growth_low", "95 % low", units.size, True, value=_growth("low"))
@@ -168,10 +164,10 @@ def finish(rows: list[ReportedRun], context: Context) -> Result:
     runs = ignore_length(prepare.prepare(rows, context), context)
     tables = _tables(runs, context) if runs else []
     series = [item for table in tables for item in table]
-    without = {run.run for run in runs if run.outcome == Outcome.OUT_OF_MEMORY} - {item.run.run for item in series}
+    without = [run.run for run in runs if run.outcome == Outcome.OUT_OF_MEMORY and not run.n_iters]
     notes = [*_notes(series)] if series else []
     if without:
-        notes.append(f"out of memory before the first reported iteration: {footnotes.named(sorted(without))}")
+        notes.append(f"out of memory before the first reported iteration: {footnotes.named(without)}")
     if not context.options.chosen and len(rows) == _MOST_RUNS:
         notes.append(
             f"the newest {_MOST_RUNS} runs only: select others with mpsq report memory g4, --since 2d or --where"
