@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from queue_runner import units
 from queue_runner.analysis import curves, stats
 from queue_runner.errors import UsageError
 from queue_runner.ingest.outcome import with_last_words
@@ -161,11 +162,13 @@ def test_the_ratio_of_the_two_fastest_is_stated_once(store: Answers, jax_s: floa
 
 
 def test_hidden_frameworks_count_for_the_fastest(store: Answers) -> None:
-    """Four frameworks are six pairs, also where --where hides two: three rounds do not decide 4 % then."""
+    """Four frameworks are three pairs with the baseline, also where --where hides two, and six without it: then three
+    rounds do not decide 4 %."""
     for difference in (0.04, 0.041, 0.039):
-        for framework, logarithm in (("torch", 0.0), ("jax", difference), ("mlx", -1.0), ("tinygrad", -2.0)):
+        for framework, logarithm in (("torch", 0.0), ("jax", difference), ("mlx", 0.0), ("tinygrad", -2.0)):
             store.run("mps", framework=framework, median_s=0.1 * math.exp(-logarithm) * 1.00012345)
-    assert "fastest as measured (jax 2.13.0): eager jax" in shown(store, "frameworks", where=["framework=torch,jax"])
+    assert "fastest (jax 2.13.0): eager jax" in shown(store, "frameworks", where=["framework=torch,jax"])
+    assert "fastest as measured (jax 2.13.0): eager jax" in shown(store, "frameworks", where=["framework=mlx,jax"])
 
 
 def test_frameworks_are_compared_on_one_device_with_verdicts_and_losses(store: Answers) -> None:
@@ -211,6 +214,17 @@ def test_frameworks_are_not_compared_by_a_clock_that_cannot_be_trusted(store: An
     store.db.execute("UPDATE summaries SET measure_s = NULL")
     text = shown(store, "frameworks")
     assert "eager jax" in text and "30.00 vs 30.00 s" in text and "the wall time of the run" in text
+
+
+def test_the_fastest_framework_is_compared_with_the_baseline_as_in_the_table(store: Answers) -> None:
+    """The sentence had another interval than its row."""
+    for k in range(4):
+        for framework, time_s in (("torch", 0.2), ("mlx", 0.3), ("jax", 0.1)):
+            store.run("mps", framework=framework, median_s=time_s * (1 + (k * len(framework) % 3) / 200))
+    text = " ".join(printing.as_text("frameworks", store.report("frameworks"), "table").split())
+    (row,) = [row for row in store.report("frameworks").rows if row["framework"] == "jax"]
+    interval = units.ratio_interval(row["speedup_low"], row["speedup_high"])
+    assert f"({interval.removesuffix(' x')})" in text and f"95 % CI {interval}," in text
 
 
 # -- train-vs-infer -------------------------------------------------------------------------------------------------
