@@ -127,7 +127,11 @@ def _compiled(pair: Pair) -> str:
     if stated.word is Word.SAME:
         return f"{row} {stated}".strip()
     word = "" if stated.decided else " (undecided)"
-    return f"{row} {times} {'slower' if slower else 'faster'}{word}".strip()
+    times = units.ratio(stated.change)
+    if times == units.ratio(1.0):
+        times = stated.ratio if stated.decided else ""
+    how = f"{times} {'slower' if slower else 'faster'}" if times else "as fast"
+    return f"{row} {how}{word}".strip()
 
 
 def _open(family: Family) -> Iterable[str]:

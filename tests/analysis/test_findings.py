@@ -97,6 +97,22 @@ def test_compilation_pays_or_never_does_where_a_difference_is_shown() -> None:
     assert "compiling" not in said(unknown)
 
 
+def test_compiled_rows_are_as_fast_or_differ_by_a_number_that_shows_it() -> None:
+    noisy = (2.0137, 2.0537, 1.9738, 2.0138)
+    rows = [run("cpu", compile, time_s) for compile in (0, 1) for time_s in noisy[:: 1 - 2 * compile]]
+    mps = [run("mps", 0, 0.20137 + k % 2 / 1e6) for k in range(4)] + [run("mps", 1, 0.20097) for _ in range(4)]
+    assert "compiled against eager: cpu as fast (undecided), mps 1.00 x" not in (text := said([*rows, *mps]))
+    assert "compiled against eager: cpu as fast (undecided), mps as fast (undecided)" in text
+    steady = [run("cpu", compile, 2.0137 + k % 2 / 1e5) for compile in (0, 1) for k in range(4)]
+    assert "mps 1.0020 x faster" in said([*steady, *mps])
+
+
+@pytest.mark.parametrize(("median_s", "which"), [(0.1, "only cpu eager"), (None, "no row")])
+def test_a_valid_run_without_a_time_is_no_invalid_one(median_s: float | None, which: str) -> None:
+    rows = [row("cpu", median_s=median_s), row("mps", median_s=None)]
+    assert f"nothing to compare: {which} has a time" in said(rows)
+
+
 def test_a_cold_cache_on_mps_is_not_metals() -> None:
     """The short report has no footnote about it: only the sentence tells."""
     for state in ("cold", "warm"):
