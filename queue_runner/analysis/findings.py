@@ -90,7 +90,8 @@ def _nothing(family: Family) -> Iterable[str]:
                 text = f"{unmeasured.label} has no measured iteration in {first} to {last} (--iters)"
             yield f"nothing to compare: {text}"
             return
-        yield f"nothing to compare: {f'only {able[0].label}' if able else 'no row'} has a valid run"
+        lacking = "time" if any(arm.used and not arm.times for arm in family.arms) else "valid run"
+        yield f"nothing to compare: {f'only {able[0].label}' if able else 'no row'} has a {lacking}"
 
 
 def _ratios(family: Family, stated: Pair | None) -> list[str]:
