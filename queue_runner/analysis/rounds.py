@@ -359,9 +359,13 @@ def _pairing(
         pass
     elif intervals.lopsided(missing, of_baseline, len(ended)):
         most, row = max((missing, arm), (of_baseline, baseline), key=itemgetter(0))
-        obstacle = f"{most} of {len(ended)} rounds have a missing or retried run of {row.label}"
+        silent = [run for run in row.used if round_of(run) in ended - by_round[row is baseline].keys()]
+        what = "value" if silent else "run"
+        obstacle = f"{most} of {len(ended)} rounds have a missing or retried {what} of {row.label}"
         obstacle += ", so its worst runs may be hidden"
-        if row.left_out:
+        if silent:
+            obstacle += f": mpsq logs {silent[-1].run} shows its output"
+        elif row.left_out:
             last = row.left_out[-1]
             anew = "" if last.merged else f", mpsq rerun g{last.group_id} starts over"
             obstacle += f": mpsq why {last.run} says why{anew}"

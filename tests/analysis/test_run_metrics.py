@@ -128,6 +128,15 @@ def test_a_row_without_the_metric_has_no_answer_on_it() -> None:
     assert [sorted(pair.metrics) for pair in family.pairs] == [["score"], []]
 
 
+def test_a_run_that_printed_no_number_is_not_called_missing() -> None:
+    rows = rounds({2: noisy(0.5, 4), 4: noisy(1.0, 4, start=1)})
+    without = [run.changed(metrics={}) if run.settings == HIGH and run.seed in (1, 2) else run for run in rows]
+    (family,) = ask(without, vs={"n_layer": "2"}, aim=Aim("score"))
+    (pair,) = family.pairs
+    why = pair.metrics["score"].why
+    assert "2 of 4 rounds have a missing or retried value of" in why and "mpsq logs" in why and not pair.verdict.why
+
+
 def test_rows_with_equal_values_keep_no_question_open() -> None:
     values = [value / 3 for value in noisy(0.75, 4)]  # of no rounding step, and another in each round
     judged = [answer(rounds({2: values[:n], 4: values[:n]}), aim=Aim("score")) for n in (2, 3, 4)]
