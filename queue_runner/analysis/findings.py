@@ -18,7 +18,7 @@ from queue_runner.analysis.compile_payoff import break_even_iters, compile_cost_
 from queue_runner.analysis.finding import Caveat, Finding, NextStep
 from queue_runner.analysis.grouping import MAIN, Arm, is_mode, kinds_of_taint, taints, word
 from queue_runner.analysis.reported_run import ReportedRun
-from queue_runner.analysis.rounds import Word
+from queue_runner.analysis.rounds import Verdict, Word
 from queue_runner.analysis.stats import by_key
 from queue_runner.analysis.validity import learns
 from queue_runner.model import State
@@ -136,29 +136,35 @@ def _compiled(pair: Pair) -> str:
 
 
 def _open(family: Family) -> Iterable[str]:
-    """Say how many more rounds would decide the pairs that have no verdict, or what prevents one."""
+    """Say how many more rounds would decide the pairs that have no verdict, or what prevents one. On a metric, the
+    sentence of its answer says what rounds do not remove."""
     runs = [row for arm in family.arms for row in arm.runs]
     ours = [row for row in runs if row.group_id and row.kind != "import" and not row.merged]
     groups = {row.group_id or 0 for row in ours}
-    undecided = [pair for pair in (*family.pairs, *family.twins) if not pair.verdict.decided]
-    fewest = min([pair.verdict.more or 0 for pair in undecided if pair.verdict.more], default=0)
-    for needs, alike in by_key(undecided, lambda pair: pair.verdict.next_step).items():
-        names = list(dict.fromkeys(f"{pair.arm.label} vs {pair.baseline.label}" for pair in alike))
-        text = f"undecided: {units.listed(names, MOST_FACTORS)}: {needs}"
-        if alike[0].verdict.why or not alike[0].verdict.more:
+    answers = [
+        (f"{f'{name} of ' if name else ''}{pair.arm.label} vs {pair.baseline.label}", answer)
+        for pair in (*family.pairs, *family.twins)
+        for name, answer in family.answers(pair).items()
+    ]
+    undecided = [(names, x) for names, x in answers if not x.decided and (x.of_time or (x.more and not x.why))]
+    fewest = min([answer.more for _, answer in undecided if answer.more], default=0)
+    for needs, alike in by_key(undecided, lambda item: item[1].next_step).items():
+        text = f"undecided: {units.listed([*dict.fromkeys(names for names, _ in alike)], MOST_FACTORS)}: {needs}"
+        if alike[0][1].why or not alike[0][1].more:
             yield Caveat(f"undecided: {needs}", text.removeprefix("undecided").removesuffix(f": {needs}"))
         elif any(row.state != State.DONE for row in runs):
             yield Finding(text)  # further rounds wait already
         else:
             no_rounds = next((row.instead_of_rounds for row in ours if row.instead_of_rounds), "")
-            command = no_rounds or _towards_an_answer(undecided, min(groups), fewest) if len(groups) == 1 else needs
+            verdicts = [answer for _, answer in undecided]
+            command = no_rounds or _towards_an_answer(verdicts, min(groups), fewest) if len(groups) == 1 else needs
             yield NextStep(text, command)
 
 
-def _towards_an_answer(undecided: Sequence[Pair], group: int, fewest: int) -> str:
+def _towards_an_answer(undecided: Sequence[Verdict], group: int, fewest: int) -> str:
     """Return the command for more rounds; if they are many and the intervals narrow, one that they already answer."""
-    if fewest > MOST_ROUNDS and all(pair.verdict.low is not None for pair in undecided):
-        widest = max(abs(end) for pair in undecided for end in pair.verdict.on_scale)
+    if fewest > MOST_ROUNDS and all(answer.of_time and answer.low is not None for answer in undecided):
+        widest = max(abs(end) for answer in undecided for end in answer.on_scale)
         for margin in MARGINS:
             if widest < math.log1p(margin / 100):
                 return f"mpsq report g{group} --same-within {margin}%"

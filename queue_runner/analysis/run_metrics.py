@@ -50,10 +50,9 @@ def obstacles(arms: Sequence[Arm], named: Collection[str] = ()) -> dict[str, str
     if _train_differently(arms) and len({row.n_iters for row in rows}) == 1:
         names |= dict.fromkeys(LOSSES)
     compared = {name: _same_seed(arms) or _repeated(arms, name) for name in names if _varies(arms, name, name in named)}
-    if sum(bool(arm.used) for arm in arms) > 1:
-        remedy = "--metric reads it from the output, mpsq_report sends it"
-        compared |= dict.fromkeys({*named} - compared.keys(), f"fewer than two rows have it; {remedy}")
-    return compared
+    remedy = "--metric reads it from the output, mpsq_report sends it"
+    single = "" if sum(bool(arm.used) for arm in arms) < 2 else f"fewer than two rows have it; {remedy}"
+    return compared | dict.fromkeys({*named} - compared.keys(), single)
 
 
 def mean(arm: Arm, name: str) -> float | None:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from queue_runner import units
-from queue_runner.analysis import stats
+from queue_runner.analysis import run_metrics, stats
 from queue_runner.analysis.comparison import Family
 from queue_runner.analysis.finding import NextStep
 from queue_runner.analysis.findings import RunDetails, describe
@@ -70,11 +70,9 @@ def finish(stored: list[ReportedRun], context: Context) -> Result:
 
     result = compared("mpsq report", COLUMNS, rows, families, sentences, context)
     by = context.options.aim.by
-    if by and not any(by == family.by for family in result.families):
-        names = [
-            "time",
-            *sorted({name for family in result.families for pair in family.pairs for name in pair.metrics}),
-        ]
+    shown = [row for family in result.families for row in family.shown]
+    if by and not any(run_metrics.value(row, by) is not None for row in shown):
+        names = ["time", *sorted({name for family in result.families for name in family.metrics})]
         known = did_you_mean(by, names[1:], f"--by takes {', '.join(names)}")
         reads = "mpsq run --metric 'loss=loss ([0-9.]+)' reads one from a log"
         raise UsageError(f'these runs are not compared by "{by}"', known if names[1:] else reads)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from queue_runner.analysis.peaks import Peak
+from queue_runner.errors import UsageError
 from queue_runner.reports._common import footnotes, printing
 from tests.reports.report_fixture import Store
 
@@ -189,6 +190,27 @@ def test_a_narrow_interval_is_asked_about_instead_of_hundreds_of_rounds(store: S
     text = "\n".join(short(store))
     assert "undecided" in text and "next: mpsq report g1 --same-within 5%" in text
     assert "the same within 5 %" in "\n".join(short(store, same_within="5%"))
+
+
+def test_rounds_are_offered_for_a_metric_that_somebody_asks_about(store: Store) -> None:
+    """Only an open verdict on the time named the command."""
+    for k, scores in enumerate(((1.0, 1.3), (1.1, 1.25), (1.05, 1.42))):
+        for device, score in zip(("cpu", "mps"), scores, strict=True):
+            store.metric(store.run(device, median_s=0.1013 * (2 - (device == "mps")) + k / 1e5), "score", score)
+    store.db.execute("UPDATE jobs SET spec_json = json_set(spec_json, '$.seed_by_round', 1)")
+    text = " ".join(" ".join(short(store, by="score")).split())
+    assert "than of cpu eager" in text and "undecided: about" in text and "next: mpsq rerun g1 --rounds" in text
+    assert "mpsq rerun" not in " ".join(short(store))
+
+
+def test_a_single_row_shows_the_metric_that_somebody_asks_about(store: Store) -> None:
+    """It was refused: "these runs are not compared by score", with advice to submit what had been submitted."""
+    store.metric(store.run(), "score", 2.5)
+    result = store.report(by="score")
+    assert result.rows[0]["metrics"]["score"]["value"] == 2.5
+    assert any(line.split() == ["cpu", "eager", "2.500"] for line in short(store, by="score"))
+    with pytest.raises(UsageError, match="not compared by"):
+        store.report(by="other")
 
 
 def undecided(store: Store) -> None:

@@ -96,7 +96,7 @@ def sections(family: Family, rows: Sequence[ArmRow], taints: CaveatMarks) -> lis
     others = [without_empty(section) for section in (work, _cost(rows, family), *outcomes)]
     explained = [section for section in others if len(section.columns) > 1]
     known = [name for name in family.metrics if any(row.metrics[name].value is not None for row in rows)]
-    metrics = [_metric(name, rows, family) for name in known]
+    metrics = [without_empty(_metric(name, rows, family)) for name in known]
     explained += metrics[MOST_METRICS:]
     answers = [speed(family, rows, taints), *metrics[:MOST_METRICS]]
     if family.by:  # its table takes the place, and the title, of the first one
