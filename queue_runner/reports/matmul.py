@@ -101,7 +101,7 @@ def _findings(cells: Sequence[CellRow]) -> Iterable[str]:
 
 
 def _notes(cells: Sequence[CellRow]) -> Iterable[str]:
-    yield "TFLOP/s = 2 n^3 / t / 10^12, where t is the time of one product, synchronized"
+    yield "FLOP/s: 2 n^3 / t, where t is the time of one product, synchronized"
     if any(_TIMES.of(cell) for cell in cells):
         yield "naive: speed without synchronization"
     if any(_GUIDE.of(cell) is not None for cell in cells):

@@ -52,4 +52,5 @@ def finish(runs: list[ReportedRun], context: Context) -> Result:
     if any(run.prepared_s is not None for run in runs):
         lines.append("prepared: seconds before the run, not part of the other times")
     shown = columns("run", _LABEL, *before, "real_s user_s sys_s", *after)
-    return Result(COLUMNS, runs, [Section("", shown, runs, ["real, user, sys: seconds"])], lines)
+    seconds = ", ".join(column.title for column in shown if column.key.endswith("_s") and column is not _PREPARED)
+    return Result(COLUMNS, runs, [Section("", shown, runs, [f"{seconds}: seconds"])], lines)

@@ -391,6 +391,9 @@ def test_time_is_a_table_with_the_memory_of_the_gpu_where_there_is_one(grid: Sto
     grid.run("cuda", True, None, outcome="FAILED", exit_code=1)
     text = printing.as_text("time", grid.report("time", where=["device=cuda"]), "table")
     assert "GPU memory" in text and "3.00 GiB" in text and "FAILED" in text
+    grid.run("xpu", exit={"slept_s": 2.0})
+    slept = printing.as_text("time", grid.report("time", where=["device=xpu"]), "table")
+    assert "real, user, sys, slept: seconds" in slept
 
 
 def test_breakdown_adds_up_to_real(grid: Store) -> None:
