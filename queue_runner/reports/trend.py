@@ -90,7 +90,7 @@ class TrendRow(Struct, frozen=True, kw_only=True):
 
     def size(self, step: TrendStep) -> str:
         """Return the change in words: "5.1 % slower (3.9 to 6.3 %)"."""
-        ends = sorted((abs(step.low), abs(step.high)))
+        ends = sorted(math.copysign(1.0, step.change) * end for end in (step.low, step.high))
         if self.by:
             how = "higher" if step.change > 0 else "lower"
             return f"{units.measured(abs(step.change))} {how} ({' to '.join(map(units.measured, ends))})"

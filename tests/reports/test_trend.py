@@ -10,10 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.cli.main import main
 from queue_runner.errors import UsageError
 from queue_runner.reports._common import printing
 from queue_runner.reports._common.document import Result
+from queue_runner.reports.trend import TrendRow, TrendStep
 from tests.reports.report_fixture import Store
 
 DAY_S = 86_400.0
@@ -102,6 +104,34 @@ def test_steps_of_the_wall_time_of_a_command_and_of_a_metric(store: Nights) -> N
     (step,) = row(result)["steps"]  # type: ignore[misc]
     assert step["since"] == "g11" and step["change"] == pytest.approx(0.5, abs=0.01) and result.exit_code == 1
     assert "higher" in result.lines[0]
+
+
+def test_a_clock_that_cannot_be_trusted_is_in_no_history(store: Nights) -> None:
+    """The iterations claim to be faster from the ninth night on; their phase took as long as before."""
+    for k in range(16):
+        taints = {"wrong_clock": ("caveat", "the detail")} if k >= 8 else {}
+        summary = {"measure_s": 10.0 + k % 3 / 100, "n_measure": 100}
+        store.night(k, 0.1 if k < 8 else 0.01, summary=summary, taints=taints)
+    result = store.report("trend")
+    assert row(result)["time_of"] == "phase" and not row(result)["steps"]
+    assert row(result)["value"] == pytest.approx(0.1, rel=0.01)
+    assert any("because a clock cannot be trusted" in line for line in result.lines)
+    store.db.execute("UPDATE summaries SET measure_s = NULL")
+    assert row(store.report("trend"))["time_of"] == "run" and row(store.report("trend"))["value"] == pytest.approx(30)
+
+
+@pytest.mark.parametrize(
+    ("ends", "text"),
+    [((0.1, 0.4), "25 % slower (10 % to 40 %)"), ((-0.1, 0.4), "25 % slower (-10 % to 40 %)")],
+)
+def test_an_interval_that_holds_no_change_shows_it(ends: tuple[float, float], text: str) -> None:
+    low, high = ends
+    places = {"since": "g4", "since_at": 0.0, "after": "g3", "before": "g4", "changes": []}
+    newest = ReportedRun(run_id=1, run="1.1")
+    row = TrendRow(label="", newest=newest, by="", time_of=None, points=[], steps=[], value=1.0)
+    assert row.size(TrendStep(change=0.25, low=low, high=high, **places)) == text
+    faster = row.size(TrendStep(change=-0.25, low=-high, high=-low, **places))
+    assert faster == text.replace("slower", "faster")
 
 
 def test_json_is_plain_and_bad_options_are_refused(store: Nights) -> None:
