@@ -62,7 +62,7 @@ def describe(family: Family, details: RunDetails, stated: Pair | None = None) ->
         *(_ratios(family, stated) if first is None else [*first, *map(_behind, _ratios(family, stated))]),
         *(Finding(line) for lines in metrics.values() for line in lines),
         *without_words(family),
-        *other_clock(family.arms),
+        *other_clock((arm.label, arm.timed) for arm in family.arms),
         *(Finding(line) for pair in family.twins for line in _twin_costs(pair, details)),
         *map(Finding, drifts(family.arms)),  # the taint is a caveat as well
         *_step0(family.arms, details),
@@ -124,7 +124,6 @@ def _compiled(pair: Pair) -> str:
     stated = pair.verdict.mirrored() if slower else pair.verdict
     mode = pair.arm.key.get("compile")
     row = " ".join([without_mode(pair.baseline).removeprefix("it"), mode if isinstance(mode, str) else ""]).strip()
-    times = units.ratio(stated.change)
     if stated.word is Word.SAME:
         return f"{row} {stated}".strip()
     word = "" if stated.decided else " (undecided)"
@@ -180,13 +179,14 @@ def _incomplete(pairs: Iterable[Pair]) -> Iterable[str]:
             yield Finding(f"{names}: compared over the {rounds} in which both have a valid run")
 
 
-def other_clock(arms: Sequence[Arm]) -> Iterable[str]:
-    """Say why the reported times of iterations are not compared."""
-    doubtful = [arm.label for arm in arms if {"wrong_clock", "unsynced"} & {*kinds_of_taint(arm.timed)}]
-    time_of = next((row.time_of for arm in arms for row in arm.timed if row.time_of), None)
+def other_clock(rows: Iterable[tuple[str, Sequence[ReportedRun]]]) -> Iterable[str]:
+    """Say why the reported times of iterations are not compared, of labels with the runs that have a time."""
+    known = [*rows]
+    doubtful = [label for label, runs in known if {"wrong_clock", "unsynced"} & {*kinds_of_taint(runs)}]
+    time_of = next((run.time_of for _, runs in known for run in runs if run.time_of), None)
     if doubtful and time_of:
         why = f"compared by the wall time of the {time_of}, because a clock cannot be trusted"
-        yield Caveat(why, f": {', '.join(doubtful[:MOST_FACTORS])}")
+        yield Caveat(why, f": {units.listed(doubtful, MOST_FACTORS)}")
 
 
 def _disturbed(family: Family) -> Iterable[str]:

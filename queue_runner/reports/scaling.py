@@ -11,11 +11,12 @@ from msgspec import Struct
 from queue_runner import units
 from queue_runner.analysis.curves import ENOUGH, FEWEST, Curve, CurvePoint, find_curves, number
 from queue_runner.analysis.finding import Finding
+from queue_runner.analysis.findings import other_clock
 from queue_runner.analysis.grouping import WORK, kinds_of_taint, word
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.errors import UsageError
 from queue_runner.model import Outcome
-from queue_runner.monitor.answers import prepare, select_runs
+from queue_runner.monitor.answers import prepare, select_runs, sweeps
 from queue_runner.monitor.answers.run_query import Context
 from queue_runner.reports._common import arm_tables, footnotes, panels
 from queue_runner.reports._common.columns import columns, shared, through
@@ -125,7 +126,9 @@ KNEE = (
 
 def finish(rows: list[ReportedRun], context: Context) -> Result:
     """Build a table for each curve, and describe its knee and end. Raises: UsageError when --group-by is invalid."""
-    runs = prepare.windowed(rows, context)
+    runs, _ = sweeps.with_phase_times(
+        prepare.windowed(rows, context), context, lambda run: (run.machine, run.subject, run.device)
+    )
     settings = effective(runs, context) if runs else {}
     curves = find_curves(runs, settings, _requested(runs, settings, context), context.options.include_invalid)
     if not curves:
@@ -253,10 +256,9 @@ def _notes(curves: Sequence[Curve], marks: footnotes.CaveatMarks) -> Iterable[st
             " XLA_PYTHON_CLIENT_PREALLOCATE=false, so this is not what the size needs"
         )
     points = [(curve, point) for curve in curves for point in curve.points]
-    yield from footnotes.spreads(
-        "ms/iter: the median of a run's iterations, or the geometric mean of several runs' medians",
-        {point.spread_s[1] for _, point in points},
-    )
+    times = footnotes.times(row.time_of for _, point in points for row in point.timed)
+    yield from footnotes.spreads(times, {point.spread_s[1] for _, point in points})
+    yield from other_clock((f"{curve.name} {_value(point.value)}", point.timed) for curve, point in points)
     yield from marks.notes()
     bad = [row for _, point in points for row in point.runs if not row.valid and row.median_s]
     yield from marks.excluded(bad, {row.run_id for _, point in points for row in point.used})

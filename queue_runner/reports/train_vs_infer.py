@@ -135,7 +135,7 @@ def finish(stored: list[ReportedRun], context: Context) -> Result:
         verdicts = _judge(table, context.options.aim.margins.get(OF_TIME))
         rows_of_table = [_row(arm, table, verdicts) for arm in table]
         raw += rows_of_table
-        blocks.append(([*_sections(table, rows_of_table, marks)], [*_findings(table, verdicts), *other_clock(table)]))
+        blocks.append(([*_sections(table, rows_of_table, marks)], [*_findings(table, verdicts)]))
     sections, lines = panels.together(blocks)
     notes += _notes(arms, rows, marks)
     if n_hidden := len(all_arms) - len(arms):
@@ -310,6 +310,7 @@ def _findings(arms: Sequence[Arm], verdicts: Verdicts) -> Iterable[str]:
             yield f"  {arm.key[_WORK]} {_speedup(verdicts[arm])}: {_relation(verdicts[arm], verdicts[training])}"
     if not verdicts:
         yield "no speedup over the CPU: it needs runs on the CPU and on another device with the same settings"
+    yield from other_clock((arm.label, arm.timed) for arm in arms)
 
 
 def _speedup(verdict: Verdict) -> str:

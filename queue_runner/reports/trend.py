@@ -20,13 +20,15 @@ from msgspec.structs import asdict
 from queue_runner import units
 from queue_runner.analysis import run_metrics, stats
 from queue_runner.analysis.change_points import FIRST_LOOK, Step, find_steps
+from queue_runner.analysis.comparison import WALL
 from queue_runner.analysis.finding import Finding
+from queue_runner.analysis.findings import other_clock
 from queue_runner.analysis.grouping import not_replaced
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.analysis.stats import by_key
 from queue_runner.errors import UsageError
 from queue_runner.model import Outcome
-from queue_runner.monitor.answers import prepare, select_runs
+from queue_runner.monitor.answers import prepare, select_runs, sweeps
 from queue_runner.monitor.answers.run_query import Context
 from queue_runner.reports._common.columns import columns, through
 from queue_runner.reports._common.document import HistoryPoint, Result, RowHistory, Section
@@ -119,14 +121,15 @@ COLUMNS = columns(
 def finish(stored: list[ReportedRun], context: Context) -> Result:
     """Build a table with a row for each question. Raises: UsageError when no run has the metric of --by."""
     by = context.options.aim.by or OF_TIME
+    prepared, untimed = sweeps.with_phase_times(prepare.prepare(stored, context), context, _row_of)
     runs = [
-        run
-        for run in prepare.prepare(stored, context)
+        run.changed(median_s=None, time_of=WALL) if run.run_id in untimed else run
+        for run in prepared
         if run.kind != "import" and run.outcome == Outcome.SUCCEEDED and (run.valid or context.options.include_invalid)
     ]
     if by and not any(run_metrics.value(run, by) is not None for run in runs):
         raise UsageError(f'no run has a metric "{by}"', "mpsq submit --metric reads one from the output")
-    by_row = by_key(runs, lambda run: (run.machine, run.spec_hash, run.subject))
+    by_row = by_key(runs, _row_of)
     states = _states(runs, context)
     histories = {key: points for key, rows in by_row.items() if (points := _points(rows, by, states))}
     long = {key: points for key, points in histories.items() if len(points) >= FIRST_LOOK}
@@ -142,11 +145,15 @@ def finish(stored: list[ReportedRun], context: Context) -> Result:
         COLUMNS,
         rows,
         [Section("", shown, rows)],
-        [*_sentences(rows)],
+        [*_sentences(rows), *other_clock((labels[key], by_row[key]) for key in long if not by)],
         notes,
         histories=[_history(row) for row in rows],
         exit_code=int(any(row.is_worse for row in rows)),
     )
+
+
+def _row_of(run: ReportedRun) -> tuple[Any, ...]:
+    return run.machine, run.spec_hash, run.subject
 
 
 def _table(by: str) -> list[Column]:
@@ -255,7 +262,7 @@ def _row(runs: Sequence[ReportedRun], points: Sequence[HistoryPoint], label: str
         label=label,
         newest=runs[-1],
         by=by,
-        time_of=None if by else "run" if any(run.median_s is None for run in runs) else "iteration",
+        time_of=None if by else WALL if any(run.median_s is None for run in runs) else runs[-1].time_of or "iteration",
         points=points,
         steps=[_step(step, points, by) for step in steps],
         value=now if by else math.exp(now),

@@ -324,6 +324,16 @@ def test_sweeps_are_never_mixed_and_busy_runs_prove_only_that_they_fit(store: An
         store.report("scaling", group_by="dtype")
 
 
+def test_a_curve_has_no_time_of_a_clock_that_cannot_be_trusted(store: Answers) -> None:
+    for batch in (8, 16, 32):
+        taints = {"wrong_clock": ("caveat", "the detail")} if batch == 32 else {}
+        store.size(batch, 0.1 if batch < 32 else 0.001, summary={"measure_s": 10.0, "n_measure": 100}, taints=taints)
+    assert [row["median_s"] for row in store.report("scaling").rows] == [pytest.approx(0.1)] * 3
+    assert "compared by the wall time of the phase, because a clock cannot be trusted: batch_size 32" in shown(
+        store, "scaling"
+    )
+
+
 def test_where_the_knee_is() -> None:
     def at(*rates: float, noise: float | None = None) -> curves.Knee:
         found = curves.find_knee([curves.RatePoint(2.0**k, rate, noise) for k, rate in enumerate(rates)])

@@ -211,6 +211,7 @@ def test_a_clock_that_cannot_be_trusted_makes_all_rows_compared_by_wall_time(sto
         pytest.approx(2, rel=0.02),
     )
     assert "compared by the wall time of the phase" in words(store.report())
+    assert "the median of a run's iterations" not in words(store.report())
     store.db.execute("UPDATE summaries SET measure_s = NULL")
     assert {row["time_of"] for row in rows(store.report()).values()} == {"run"}
 

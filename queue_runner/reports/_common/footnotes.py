@@ -8,7 +8,7 @@ from string import ascii_lowercase
 from typing import Any
 
 from queue_runner import units
-from queue_runner.analysis.comparison import WALL, Family
+from queue_runner.analysis.comparison import PHASE, WALL, Family
 from queue_runner.analysis.finding import Caveat, Finding, NextStep
 from queue_runner.analysis.grouping import LOG, MAIN, Arm, taints, value_of
 from queue_runner.analysis.peaks import Peak
@@ -104,11 +104,8 @@ class CaveatMarks:
 def notes(families: Sequence[Family], raw: Sequence[ArmRow], marks: CaveatMarks, context: Context) -> list[str]:
     """Return all footnotes of compared families, those on the numbers first."""
     arms = [arm for family in families for arm in family.arms]
-    meanings = {False: "ms/iter: the median of a run's iterations, or the geometric mean of several runs' medians"}
-    meanings[True] = "wall s: the real time of a run, or the geometric mean of several runs"
-    times = "; ".join(meanings[wall] for wall in sorted({family.wall for family in families}))
     return [
-        *spreads(times, {row.spread_over for row in raw}),
+        *spreads(times(row.time_of for row in raw), {row.spread_over for row in raw}),
         *_window(families),
         *marks.notes(),
         *_excluded(arms, marks),
@@ -122,6 +119,18 @@ def notes(families: Sequence[Family], raw: Sequence[ArmRow], marks: CaveatMarks,
         *_pooled(arms, context),
         *_unknown_logs(arms),
     ]
+
+
+_MEANINGS = {
+    "iteration": "ms/iter: the median of a run's iterations, or the geometric mean of several runs' medians",
+    PHASE: "ms/iter: the wall time of a run's measured phase by its iterations, or the geometric mean of several runs",
+    WALL: "wall s: the real time of a run, or the geometric mean of several runs",
+}
+
+
+def times(times_of: Iterable[str | None]) -> str:
+    """Say what the times of a table are."""
+    return "; ".join(_MEANINGS[time_of] for time_of in sorted({time_of or "iteration" for time_of in times_of}))
 
 
 def _unknown_logs(arms: Sequence[Arm]) -> Iterable[str]:
@@ -201,7 +210,7 @@ def _in_no_phase(arms: Sequence[Arm]) -> Iterable[str]:
             times.append((other_s, other_s / real_s, arm.label))
     if not times:
         return
-    listed = ", ".join(f"{label} {_seconds_and_share(*amount)}" for *amount, label in times[:MOST_NAMED])
+    listed = named([f"{label} {_seconds_and_share(*amount)}" for *amount, label in times])
     most_s, share, _ = max(times)
     if most_s >= UNPHASED_S or (share >= UNPHASED_SHARE and most_s > 0.5):
         yield Caveat(f"{_seconds_and_share(most_s, share)} of a run in no phase", f": {listed}", minor=True)
