@@ -330,17 +330,23 @@ def _is_chosen(family: Family) -> bool:
 
 
 def compare_each(requested: Sequence[tuple[Arm, Arm]], arms: Sequence[Arm], question: Question) -> Family:
-    """Judge chosen pairs of these arms, each of them against its own baseline. The choice counts all pairs."""
-    per_work, able = _able(arms)
-    pairs = [pair for pair in requested if {*pair} <= {*able}]
+    """Judge chosen pairs of these arms, each of them against its own baseline, all per the same unit of work. The
+    choice counts all pairs."""
+    per_work = next(filter(None, map(differing_work, requested)), "")
+    pairs = [pair for pair in requested if all(arm.times and (not per_work or arm.work(per_work)) for arm in pair)]
     aim = _aim(arms, question) if arms else question.aim
     return _answered(Family({}, arms, why=CHOSEN, per_work=per_work, aim=aim), pairs, [])
+
+
+def differing_work(arms: Sequence[Arm]) -> str:
+    """Return the unit of work in which the iterations of these arms differ; "" if in none."""
+    return next((unit for unit in WORK if len({arm.work(unit) for arm in arms} - {None}) > 1), "")
 
 
 def _able(arms: Sequence[Arm]) -> tuple[str, list[Arm]]:
     """Return the unit of work, if iterations differ in size, and the arms that have a time, of that unit."""
     able = [arm for arm in arms if arm.times]
-    per_work = next((unit for unit in WORK if len({arm.work(unit) for arm in able} - {None}) > 1), "")
+    per_work = differing_work(able)
     return per_work, [arm for arm in able if not per_work or arm.work(per_work)]
 
 

@@ -11,15 +11,16 @@ from msgspec.structs import replace
 
 from queue_runner import units
 from queue_runner.analysis import findings, run_metrics
-from queue_runner.analysis.comparison import WALL, Family, Pair, compare_each
+from queue_runner.analysis.comparison import WALL, Family, compare_each, differing_work
 from queue_runner.analysis.grouping import Arm, group, kinds_of_taint, word
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.analysis.rounds import Verdict
+from queue_runner.analysis.stats import by_key
 from queue_runner.errors import UsageError
 from queue_runner.monitor.answers import prepare, select_runs, sweeps
 from queue_runner.monitor.answers.run_query import Context, Options
 from queue_runner.reports._common import losses
-from queue_runner.reports._common.columns import columns
+from queue_runner.reports._common.columns import columns, of_answer
 from queue_runner.reports._common.document import Result, Section
 from queue_runner.store import read
 from queue_runner.tables import Column, elide
@@ -70,10 +71,6 @@ class Match(Struct, frozen=True):
     label: str
 
 
-def _of_answer(name: str) -> Column:
-    return Column(name, name.replace("_", " "), value=lambda line: getattr(line.answer, name, None))
-
-
 COLUMNS = (
     *(Column(name, name) for name in ("kind", "row", "name", "first", "second")),
     Column(
@@ -84,7 +81,7 @@ COLUMNS = (
         "difference",
         value=lambda line: None if not line.answer or line.answer.of_time else line.answer.change,
     ),
-    *map(_of_answer, ("low", "high")),
+    *map(of_answer, ("low", "high")),
     *columns("verdict undecided_because n_rounds given_after more_rounds"),
 )
 
@@ -106,9 +103,13 @@ def finish(stored: list[ReportedRun], context: Context) -> Result:
         for match in _matches(*sides)
     ]
     arms = [arm for match in matches for arm in (match.first, match.second)]
-    compared = compare_each([(m.second, m.first) for m in matches if not _obstacle(m)], arms, question)
+    by_unit = {
+        unit: compare_each([(m.second, m.first) for m in same if not _obstacle(m)], arms, question)
+        for unit, same in by_key(matches, _unit).items()
+    }
+    families = [_of_match(match, by_unit[_unit(match)]) for match in matches]
     differ = [*_differences(sides), *_facts(sides, context)]
-    measured = [line for match in matches for line in _measured(match, compared)]
+    measured = [line for match, family in zip(matches, families, strict=True) for line in _measured(match, family)]
     titles = [elide(name, MOST_TITLE) for name in names]
     heads = [Column(f"text{n}", title, right=True, value=partial(_text_of, side=n)) for n, title in enumerate(titles)]
     row = [Column("row", "", flexible=True)] if any(match.label for match in matches) else []
@@ -119,17 +120,18 @@ def finish(stored: list[ReportedRun], context: Context) -> Result:
         Section(_shared(sides), [Column("name", "differs"), *heads], differ),
         Section("", [*row, Column("name", "measured"), *heads, change, verdict], measured),
     ]
-    lines = [*_sentences(compared), *filter(None, map(_obstacle, matches)), *_unmatched(sides, matches, names)]
-    families = [
-        replace(
-            compared,
-            arms=[match.first, match.second],
-            baseline=match.first,
-            pairs=[pair for pair in compared.pairs if pair.arm is match.second],
-        )
-        for match in matches
-    ]
+    sentences = [line for family in families for line in _sentences(family)]
+    lines = [*dict.fromkeys(sentences), *filter(None, map(_obstacle, matches)), *_unmatched(sides, matches, names)]
     return Result(COLUMNS, [*differ, *measured], sections, lines, families=families)
+
+
+def _unit(match: Match) -> str:
+    return differing_work((match.first, match.second))
+
+
+def _of_match(match: Match, compared: Family) -> Family:
+    pairs = [pair for pair in compared.pairs if pair.arm is match.second]
+    return replace(compared, arms=[match.first, match.second], baseline=match.first, pairs=pairs)
 
 
 def _text_of(line: SideBySide, side: int) -> str:
@@ -242,7 +244,8 @@ def _obstacle(match: Match) -> str:
     if first.key["machine"] != second.key["machine"]:
         return f"{first.label} and {second.label} ran on two machines, whose times are not compared"
     if first.key.get("time_of") != second.key.get("time_of"):
-        return f"the time of {first.label} is that of an iteration or a run, that of {second.label} is not"
+        times = (f"{arm.label} (of one {arm.key.get('time_of') or 'iteration'})" for arm in (first, second))
+        return f"the times of {' and '.join(times)} are not compared"
     without = next((arm.label for arm in (first, second) if not arm.times), "")
     return f"{without} has no valid run" if without else ""
 
@@ -256,7 +259,7 @@ def _unmatched(sides: Sequence[Sequence[Arm]], matches: Sequence[Match], names: 
 def _measured(match: Match, compared: Family) -> Iterable[SideBySide]:
     """Return the results of two rows: the time and the metrics with their answers, then what the runs used."""
     arms = match.first, match.second
-    pair: Pair | None = next((pair for pair in compared.pairs if pair.arm is match.second), None)
+    pair = compared.pair(match.second)
 
     def line(name: str, values: Sequence[Any], format: Callable[[Any], str], **more: Any) -> SideBySide:
         texts = [format(value) for value in values]
@@ -288,12 +291,11 @@ def _measured(match: Match, compared: Family) -> Iterable[SideBySide]:
             yield line(title, medians, format)
 
 
-def _sentences(compared: Family) -> Iterable[str]:
+def _sentences(family: Family) -> Iterable[str]:
     """Return the answers in words, and what would decide the open ones."""
-    for pair in compared.pairs:
-        yield findings.ratio(pair, compared.unit)
+    for pair in family.pairs:
+        yield findings.ratio(pair, family.unit)
         if not pair.verdict.decided:
             yield f"undecided: {pair.verdict.next_step}"
-        single = replace(compared, pairs=[pair])
-        yield from (line for name in compared.metrics for line in findings.metric_answer(single, name))
-    yield from findings.without_words(compared)
+        yield from (line for name in family.metrics for line in findings.metric_answer(family, name))
+    yield from findings.without_words(family)

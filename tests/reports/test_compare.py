@@ -84,6 +84,19 @@ def test_iterations_of_another_size_are_compared_by_their_rate(store: Store) -> 
     assert measured["tokens/s"]["second"] == pytest.approx(842, rel=0.01)
 
 
+def test_each_pair_of_two_grids_is_compared_by_its_own_unit_of_work(store: Store) -> None:  # noqa: F811
+    """A row without tokens beside rows that differ in them had no verdict, and nothing said why."""
+    for group in (1, 2):
+        for noise in NOISE:
+            for size in (8, 16):
+                hello = {"tokens_per_iter": 10.0 * size * group if size == 16 else 80.0}
+                store.run(params={"batch_size": size}, hello=hello, median_s=0.1 * group + noise / 10, group=group)
+            images = {"tokens_per_iter": None, "samples_per_iter": 4}
+            store.run(workload="resnet50", hello=images, median_s=0.1 * group + noise / 10, group=group)
+    answered = {row["row"]: row["name"] for row in compare(store, "g1", "g2").rows if row["verdict"]}
+    assert [*answered.values()] == ["ms/iter", "tokens/s", "ms/iter"] and len(answered) == 3
+
+
 def test_names_of_commands_are_sides(store: Store) -> None:  # noqa: F811
     names = [f"python train.py --an-option-with-a-long-name=0.00{k}" for k in (1, 2)]
     for noise in NOISE:
@@ -103,6 +116,12 @@ def test_machines_and_code_are_named_and_not_compared(store: Store) -> None:  # 
     assert {"code", "machine", "n"} <= lines(result, "differs").keys()
     assert lines(result, "measured")["ms/iter"]["verdict"] is None
     assert any("two machines" in line for line in result.lines)
+
+
+def test_times_of_two_kinds_are_named(store: Store) -> None:  # noqa: F811
+    store.run(exit={"real_s": None})
+    store.run(None, None, None, workload=None, framework=None, name="a.py", argv=["a.py"])
+    assert "the times of 1 (of one iteration) and 2 (of one run) are not compared" in compare(store, "1", "2").lines
 
 
 @pytest.mark.parametrize(("first", "second"), [("1", "1.1"), ("1", "n=zzz"), ("1", "99"), ("1", "x y")])

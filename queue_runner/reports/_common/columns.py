@@ -115,6 +115,11 @@ def columns(*parts: str | Column) -> tuple[Column, ...]:
     return tuple(chosen)
 
 
+def of_answer(name: str, key: str = "") -> Column:
+    """Return the column of a value of a row's answer, under another key if its name is not what tables show."""
+    return Column(key or name, (key or name).replace("_", " "), value=_of_answer(name))
+
+
 def shared(key: str, value: Callable[[Any], Any]) -> Column:
     """Return a shared column with another way to read its value."""
     return replace(_BY_KEY[key], value=value)
