@@ -15,17 +15,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from queue_runner.analysis import run_metrics
-from queue_runner.analysis.grouping import (
-    NAMES,
-    SUBJECT,
-    WORK,
-    Arm,
-    group,
-    labelled,
-    order,
-    round_of,
-    taints,
-)
+from queue_runner.analysis.grouping import NAMES, SUBJECT, WORK, Arm, group, labelled, order, round_of, taints
 from queue_runner.analysis.intervals import all_pairs
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.analysis.rounds import Verdict, Word, judge, judge_metric
@@ -44,17 +34,10 @@ TIME = ("time_of",)
 CHOSEN = "chosen by --vs"
 """Why the user's baseline is one."""
 DISTURBANCES = frozenset(
-    {
-        "contended",
-        "gpu_contended",
-        "gpu_busy",
-        NEIGHBOUR_BUSY,
-        "not_quiet",
-        "stolen",
-        "battery",
-        "low_power",
-        "throttled",
-    }
+    [
+        *("contended", "gpu_contended", "gpu_busy", NEIGHBOUR_BUSY),
+        *("not_quiet", "stolen", "battery", "low_power", "throttled"),
+    ]
 )
 """Caveats by which something outside of the run disturbed it."""
 SWEPT = "(swept)"

@@ -117,11 +117,6 @@ class CurvePoint(Arm, frozen=True, eq=False, dict=True):
             return None
         return spread_s / self.median_s * (1.0 if over == "runs" else stats.MAD_TO_SD)
 
-    def rate(self, unit: str) -> float | None:
-        """Return tokens or samples per second at the geometric mean of the runs' times."""
-        times = [time_s / work for row in self.with_time if (time_s := row.median_s) and (work := row.work(unit))]
-        return 1 / stats.geometric_mean(times) if times else None
-
     @cached_property
     def memory(self) -> tuple[int | None, str | None]:
         """Peak bytes and their kind: "reserved" on a device, "RSS" of the process on the CPU. Runs with

@@ -126,6 +126,12 @@ class Arm(Struct, frozen=True, eq=False, dict=True):
         """Return the tokens or samples per iteration; `unit` is one of WORK."""
         return self.median(f"{unit}s_per_iter")
 
+    def rate(self, unit: str) -> float | None:
+        """Return the tokens or samples per second, at the geometric mean of the runs' times."""
+        pairs = ((row.median_s or 0.0, row.work(unit)) for row in self.shown)
+        times = [time_s / work for time_s, work in pairs if time_s > 0 and work]
+        return 1 / stats.geometric_mean(times) if times else None
+
     def median(self, name: str) -> float | None:
         """Return the median of a column over the shown runs; None if no run has it."""
         return middle(self.shown, name)

@@ -107,7 +107,7 @@ def _invalid(f: Facts) -> Iterable[tuple[str, str]]:
         yield "diverged", detail
     if f.expects_iterations and not f.iterations and f.outcome is Outcome.SUCCEEDED:
         yield "unobserved", "the run succeeded but reported no iteration"
-    if (rate := _mean(f, "swap_out_bytes_per_s")) is not None and rate > SWAP_BYTES_PER_S:
+    if (rate := stretches.whole(f.conditions, "swap_out_bytes_per_s")) is not None and rate > SWAP_BYTES_PER_S:
         yield "swapping", f"the machine wrote {rate / 1e6:.0f} MB/s to swap"
 
 
@@ -169,7 +169,7 @@ def _caveats(f: Facts) -> Iterable[tuple[str, str]]:
         yield "gpu_busy", f"{n:.0f} other programs held {held} of the GPU's memory; how busy they kept it is unknown"
     if details := [*_throttled(f)]:
         yield "throttled", "; ".join(details)
-    if (share := _mean(f, "steal_share")) is not None and share > STOLEN_SHARE:
+    if (share := stretches.whole(f.conditions, "steal_share")) is not None and share > STOLEN_SHARE:
         yield "stolen", f"the hypervisor took {share:.1%} of the CPU time"
     yield from steadiness.marks(f.summary.course)
 
@@ -268,11 +268,6 @@ def _diverged(summary: Summary) -> str | None:
 
 def _values(f: Facts, name: str) -> list[float]:
     return [value for sample in f.conditions if (value := getattr(sample, name)) is not None]
-
-
-def _mean(f: Facts, name: str) -> float | None:
-    values = _values(f, name)
-    return sum(values) / len(values) if values else None
 
 
 def _greatest(f: Facts, name: str) -> float | None:

@@ -10,8 +10,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import NamedTuple
 
-from msgspec import Struct
-
 from queue_runner import units
 from queue_runner.analysis import comparison
 from queue_runner.analysis.grouping import Arm
@@ -67,14 +65,6 @@ class LoggedPhase(NamedTuple):
 Logs = Mapping[int, Sequence[LoggedPhase]]
 
 
-class LoggedTimes(Struct, frozen=True):
-    """Mean seconds by part over the `runs` of an arm, `real` last; None is unknown."""
-
-    runs: Sequence[str]
-    seconds: Mapping[str, float | None]
-    notes: Sequence[str]
-
-
 class PartTime(NamedTuple):
     """The mean seconds of one part of the real time of an arm, and their share of it."""
 
@@ -96,15 +86,15 @@ def finish(stored: list[ReportedRun], context: Context) -> Result:
     phases = context.tuples_by_run(_LOGGED, without) if without else {}
     logs = {run_id: [LoggedPhase(*values) for values in rows] for run_id, rows in phases.items()}
     for family in families:
-        from_log = {arm.label: _logged(arm, logs) for arm in family.arms}
-        timed = [_rows(arm) for arm in family.arms if _timed(arm) and not from_log[arm.label]]
-        logged = [_parts(log.seconds, arm, log.runs) for arm in family.arms if (log := from_log[arm.label])]
+        by_log = {arm: _logged(arm, logs) for arm in family.arms}
+        timed = [_rows(arm) for arm, runs in by_log.items() if _timed(arm) and not runs]
+        logged = [_logged_rows(arm, runs, logs) for arm, runs in by_log.items() if runs]
         raw += [row for table in (*timed, *logged) for row in table]
         title = f"{arm_tables.caption(family)}: seconds and % of real"
         for tables, what in ((timed, title), (logged, f"{title}, as far as the logs tell")):
             sections += [_section("" if k else what, group) for k, group in enumerate(_side_by_side(tables))]
-        for arm in family.arms:
-            notes += log.notes if (log := from_log[arm.label]) else _notes(arm)
+        for arm, runs in by_log.items():
+            notes += [note for row in runs[:5] for note in _left_out(row, logs[row.run_id])] if runs else _notes(arm)
     if any(row.part == FIRST for row in raw):
         notes.append(_EXPLAINED)
     if any(len(_timed(arm)) > 1 for arm in _arms(families)):
@@ -186,24 +176,23 @@ def _notes(arm: Arm) -> list[str]:
     return remarks[:5]
 
 
-def _logged(arm: Arm, logs: Logs) -> LoggedTimes | None:
-    """Return what the logs tell of an arm; None if it has runs that reported phases, or none with iterations.
-
-    Runs whose real time is known come first: of the others the rest is unknown.
-    """
+def _logged(arm: Arm, logs: Logs) -> list[ReportedRun]:
+    """Return the runs of an arm of which logs tell; none if it has runs that reported phases. If the real time of some
+    is known, only these: of the others the rest is unknown."""
     if any(row.other_s is not None for row in arm.shown):
-        return None
+        return []
     runs = [row for row in arm.shown if row.run_id in logs]
-    runs = [row for row in runs if row.real_s is not None] or runs
-    if not runs:
-        return None
+    return [row for row in runs if row.real_s is not None] or runs
+
+
+def _logged_rows(arm: Arm, runs: Sequence[ReportedRun], logs: Logs) -> list[PartTime]:
+    """Return mean seconds by part, `real` last, as far as the logs tell."""
     sums = [_sums(logs[row.run_id]) for row in runs]
     parts: dict[str, float | None] = {part: fmean(by_part[part] for by_part in sums) for part in sums[0]}
     times = [row.real_s for row in runs if row.real_s is not None]
     real_s = fmean(times) if len(times) == len(runs) else None
     parts[REST] = None if real_s is None else real_s - sum(x for x in parts.values() if x is not None)
-    notes = [note for row in runs[:5] for note in _left_out(row, logs[row.run_id])]
-    return LoggedTimes([row.run for row in runs], {**parts, "real": real_s}, notes)
+    return _parts({**parts, "real": real_s}, arm, [row.run for row in runs])
 
 
 def _sums(phases: Sequence[LoggedPhase]) -> dict[str, float]:

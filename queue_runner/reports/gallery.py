@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from operator import attrgetter
 from typing import Any
 
@@ -19,6 +20,7 @@ from queue_runner.machine_records import read_machine, read_system
 from queue_runner.monitor.answers import prepare, select_runs, sweeps
 from queue_runner.monitor.answers.run_query import Context
 from queue_runner.reports._common import arm_tables, footnotes, settings
+from queue_runner.reports._common.arm_rows import ArmNumbers
 from queue_runner.reports._common.columns import columns, shared, through
 from queue_runner.reports._common.document import Result, Section
 from queue_runner.tables import Column
@@ -29,7 +31,7 @@ SQL = f"SELECT {prepare.RUN} FROM v_run WHERE {{chosen}} ORDER BY job_id, number
 SENTENCE = f"each row belongs to one machine alone, and rows of two machines are {footnotes.NEVER_COMPARED}"
 
 
-class MachineRow(Struct, frozen=True, kw_only=True):
+class MachineRow(ArmNumbers, Struct, frozen=True, kw_only=True):
     """What one machine took for a question: its newest run tells what it ran on."""
 
     arm: Arm
@@ -58,16 +60,6 @@ class MachineRow(Struct, frozen=True, kw_only=True):
         """Whether its numbers are those of valid runs."""
         return all(row.valid for row in self.arm.shown)
 
-    @property
-    def excluded(self) -> bool:
-        """Whether a run that ended is not used."""
-        return len(self.arm.used) < len(self.arm.ended)
-
-    def rate(self, unit: str) -> float | None:
-        """Return the tokens or samples per second."""
-        work, median_s = self.arm.work(unit), self.arm.median_s
-        return work / median_s if work and median_s else None
-
 
 def _software(row: MachineRow) -> str:
     version = " ".join(filter(None, [row.last.framework, row.last.framework_version]))
@@ -78,13 +70,8 @@ def _date(row: MachineRow) -> str:
     return time.strftime("%Y-%m-%d", time.gmtime(row.last.ended_at)) if row.last.ended_at else ""
 
 
-_RATES = {
-    "tokens_per_s": shared("tokens_per_s", lambda row: row.rate("token")),
-    "samples_per_s": shared("samples_per_s", lambda row: row.rate("sample")),
-}
 COLUMNS = columns(
-    shared("workload", lambda row: row.arm.key["subject"]),
-    shared("config", lambda row: row.arm.key["config"]),
+    "workload config",
     shared("dtype", lambda row: row.arm.key.get("dtype")),
     shared("compile", lambda row: row.arm.key.get("compile")),
     "settings",
@@ -93,13 +80,9 @@ COLUMNS = columns(
     Column("memory_gib", "GiB", units.count, True),
     Column("os", "system"),
     Column("merged", "merged"),
-    "label",
-    Column("time_of", "time of", value=lambda row: row.arm.key["time_of"] or "iteration"),
+    "label time_of",
     *through("last", "device device_name framework framework_version"),
-    *arm_tables.of_arm("median_s spread_s spread_over"),
-    *_RATES.values(),
-    *arm_tables.of_arm("runs n_runs n_valid"),
-    Column("valid", "valid"),
+    "median_s spread_s spread_over tokens_per_s samples_per_s runs n_runs n_valid valid",
     Column("ended_at", "last run ended", units.number, True, value=attrgetter("last.ended_at")),
     "taints",
 )
@@ -173,14 +156,14 @@ def _rows(arms: Sequence[Arm], fixed: Sequence[str], known: Mapping[str, str]) -
 
 
 def _shown(rows: Sequence[MachineRow], marks: footnotes.CaveatMarks) -> Sequence[Column]:
-    rate = next((column for column in _RATES.values() if any(column.of(row) for row in rows)), None)
+    rates = (column for column in columns("tokens_per_s samples_per_s") if any(column.of(row) for row in rows))
     return [
         Column("where", "machine", flexible=True),
         arm_tables.LABEL,
         Column("with", "with", flexible=True, value=_software),
-        arm_tables.ARM_RUNS,
-        arm_tables.ARM_WALL_S if rows[0].arm.key["time_of"] == WALL else arm_tables.ARM_MS,
+        arm_tables.RUNS,
+        arm_tables.WALL_S if rows[0].time_of == WALL else arm_tables.MS,
         *marks.columns(rows),
-        *([rate] if rate else []),
+        *islice(rates, 1),
         Column("date", "date (UTC)", value=_date),
     ]

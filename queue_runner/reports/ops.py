@@ -23,6 +23,7 @@ from queue_runner.errors import UsageError
 from queue_runner.model import Outcome
 from queue_runner.monitor.answers import prepare, select_runs
 from queue_runner.monitor.answers.run_query import Context
+from queue_runner.reports._common import footnotes
 from queue_runner.reports._common.columns import columns, short, through
 from queue_runner.reports._common.document import Result, Section
 from queue_runner.tables import Column
@@ -172,10 +173,7 @@ _NOT_NATIVE = (
     Column("detail", "reason", flexible=True),
 )
 _SLOW = columns(
-    _OP,
-    "dtype direction",
-    _now("median_s", "time/call", short),
-    _now("detail", "computed by the CPU", flexible=True),
+    _OP, "dtype direction", _now("median_s", "time/call", short), _now("detail", "computed by the CPU", flexible=True)
 )
 _CHANGES = columns(
     _OP,
@@ -194,7 +192,7 @@ def finish(rows: list[ReportedRun], context: Context) -> Result:
     runs = prepare.prepare(rows, context)
     tables = _gather(runs, context)
     excluded = [r.run for r in runs if r.outcome not in (None, "SUCCEEDED") or "log_rewritten" in taints(r)]
-    notes = [f"excluded (did not succeed, or log rewritten): {', '.join(excluded)}"] if excluded else []
+    notes = [f"excluded (did not succeed, or log rewritten): {footnotes.named(excluded)}"] if excluded else []
     if not tables:
         return Result(COLUMNS, [], lines=[select_runs.nothing(context, "of opcheck with results")], notes=notes)
     pairs = _pairs(tables, context)

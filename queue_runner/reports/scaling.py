@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from operator import attrgetter, methodcaller
+from operator import attrgetter
 from typing import Any
 
 from msgspec import Struct
@@ -12,14 +12,15 @@ from queue_runner import units
 from queue_runner.analysis.curves import ENOUGH, FEWEST, Curve, CurvePoint, find_curves, number
 from queue_runner.analysis.finding import Finding
 from queue_runner.analysis.findings import other_clock
-from queue_runner.analysis.grouping import WORK, kinds_of_taint, word
+from queue_runner.analysis.grouping import kinds_of_taint, word
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.errors import UsageError
 from queue_runner.model import Outcome
 from queue_runner.monitor.answers import prepare, select_runs, sweeps
 from queue_runner.monitor.answers.run_query import Context
 from queue_runner.reports._common import arm_tables, footnotes, panels
-from queue_runner.reports._common.columns import columns, shared, through
+from queue_runner.reports._common.arm_rows import ArmNumbers, of_arm
+from queue_runner.reports._common.columns import columns, through
 from queue_runner.reports._common.document import Result, Section
 from queue_runner.reports._common.settings import effective
 from queue_runner.spec import JobSpec
@@ -39,11 +40,14 @@ _KNOWN = frozenset({"machine", "subject", "config", "device", "compile", "dtype"
 """Names in a key that are not settings."""
 
 
-class PointRow(Struct, frozen=True):
+class PointRow(ArmNumbers, Struct, frozen=True):
     """A point, which is an arm, and its curve."""
 
     curve: Curve
     arm: CurvePoint
+
+    excluded = of_arm(lambda arm: not arm.used and any(row.median_s for row in arm.shown))
+    """Whether only invalid runs have a time."""
 
     @property
     def factors(self) -> dict[str, Any]:
@@ -54,10 +58,6 @@ class PointRow(Struct, frozen=True):
     def value(self) -> float:
         """The value of the swept setting, as an integer where possible."""
         return int(self.arm.value) if self.arm.value == int(self.arm.value) else self.arm.value
-
-    def rate(self, unit: str) -> float | None:
-        """Return the tokens or samples per second."""
-        return self.arm.rate(unit)
 
     @property
     def share_of_best(self) -> float | None:
@@ -87,25 +87,18 @@ class PointRow(Struct, frozen=True):
         """The kinds of taint of the runs with a time."""
         return kinds_of_taint(self.arm.with_time)
 
-    @property
-    def excluded(self) -> bool:
-        """Whether only invalid runs have a time."""
-        return bool(self.arm.with_time) and not self.arm.valid
-
 
 _SHARE = Column("share_of_best", "of best", units.percent, True)
-_RATES = {unit: shared(f"{unit}s_per_s", methodcaller("rate", unit)) for unit in WORK}
 COLUMNS = columns(
-    Column("workload", "workload", value=attrgetter("curve.first.subject")),
-    *through("curve.first", "config framework framework_version device device_name compile dtype"),
+    "workload config",
+    *through("curve.first", "framework framework_version device device_name compile dtype"),
     "factors",
     Column("setting", "setting", value=attrgetter("curve.name")),
     Column("value", "value", units.number, True),
-    *arm_tables.of_arm("runs"),
+    "runs",
     Column("n_timed", "timed", units.count, True, value=lambda row: len(row.arm.with_time)),
     *through("arm", "valid"),
-    *arm_tables.of_arm("median_s spread_s spread_over"),
-    *_RATES.values(),
+    "median_s spread_s spread_over tokens_per_s samples_per_s",
     _SHARE,
     Column("memory_bytes", "memory", units.size, True, value=lambda row: row.arm.memory[0]),
     Column("memory_is", "memory kind", value=lambda row: row.arm.memory[1]),
@@ -168,10 +161,10 @@ def _section(curve: Curve, marks: footnotes.CaveatMarks) -> Section:
     memory = next(iter(kinds)) if len(kinds) == 1 else "memory"
     shown = columns(
         Column("value", curve.name, _value, True),
-        arm_tables.ARM_RUNS,
-        arm_tables.ARM_MS,
+        arm_tables.RUNS,
+        arm_tables.MS,
         *marks.columns(rows),
-        *((_RATES[curve.unit], _SHARE) if curve.unit else ()),
+        *((f"{curve.unit}s_per_s", _SHARE) if curve.unit else ()),
         Column("memory_bytes", str(memory), units.size, True, value=lambda row: row.arm.memory[0]),
         Column("remarks", "", flexible=True, value=_remarks),
     )

@@ -17,16 +17,7 @@ from queue_runner.analysis import run_metrics, stats
 from queue_runner.analysis.comparison import PHASE
 from queue_runner.analysis.finding import Caveat
 from queue_runner.analysis.findings import other_clock
-from queue_runner.analysis.grouping import (
-    MAIN,
-    WORK,
-    Arm,
-    group,
-    kinds_of_taint,
-    labelled,
-    order,
-    taints,
-)
+from queue_runner.analysis.grouping import MAIN, WORK, Arm, group, kinds_of_taint, labelled, order, taints
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.analysis.rounds import Verdict, judge
 from queue_runner.analysis.stats import by_key
@@ -34,8 +25,8 @@ from queue_runner.model import Outcome
 from queue_runner.monitor.answers import prepare, select_runs, sweeps
 from queue_runner.monitor.answers.run_query import Context
 from queue_runner.reports._common import arm_tables, footnotes, panels
-from queue_runner.reports._common.arm_rows import JudgedRow
-from queue_runner.reports._common.columns import columns, shared
+from queue_runner.reports._common.arm_rows import JudgedRow, of_arm
+from queue_runner.reports._common.columns import columns
 from queue_runner.reports._common.document import Result, Section
 from queue_runner.reports._common.settings import LENGTH_SETTINGS, effective
 from queue_runner.spec import OF_TIME
@@ -71,8 +62,8 @@ COLUMNS = columns(
     Column("kind", "kind"),
     "settings",
     _BATCH_SIZE,
-    shared("runs", lambda row: [run.run for run in row.arm.shown]),
-    Column("counts", "valid", value=lambda row: bool(row.arm.used)),
+    "runs",
+    Column("counts", "valid"),
     Column("rate", "rate", units.number, True),
     Column("unit", "unit", value=lambda row: f"{row.arm.key[_UNIT]}/s"),
     Column("spread", "spread", units.number, True),
@@ -98,17 +89,17 @@ class WorkRow(JudgedRow):
     """What reports show of one kind of work on one device; the other columns are in the key of the arm."""
 
     arm: Arm
-    model: str
-    kind: str
-    settings: Mapping[str, Any]
-    rate: float
-    spread: float | None
     times_training: float | None
 
-    @property
-    def excluded(self) -> bool:
-        """Whether its runs are not valid."""
-        return not self.arm.used
+    model = of_arm(lambda arm: str(arm.key["subject"]))
+    kind = of_arm(lambda arm: str(arm.key[_WORK]))
+    settings = of_arm(lambda arm: {k: v for k, v in arm.shown[0].factors.items() if k not in (_WORK, _UNIT, _BATCH)})
+    runs = of_arm(lambda arm: [run.run for run in arm.shown])
+    n_runs = of_arm(lambda arm: len(arm.shown))
+    counts = of_arm(lambda arm: bool(arm.used))
+    excluded = of_arm(lambda arm: not arm.used)
+    rate = of_arm(lambda arm: _rate(arm))
+    spread = of_arm(lambda arm: None if (spread_s := arm.spread_s[0]) is None else spread_s * _rate(arm) ** 2)
 
 
 def finish(stored: list[ReportedRun], context: Context) -> Result:
@@ -230,15 +221,9 @@ def _twin(arm: Arm, arms: Sequence[Arm]) -> Arm | None:
 
 
 def _row(arm: Arm, arms: Sequence[Arm], verdicts: Verdicts) -> WorkRow:
-    rate, (mad_s, _) = _rate(arm), arm.spread_s
     return WorkRow(
         arm=arm,
         label=arm.label,
-        model=arm.key["subject"],
-        kind=arm.key[_WORK],
-        settings={k: v for k, v in arm.shown[0].factors.items() if k not in (_WORK, _UNIT, _BATCH)},
-        rate=rate,
-        spread=mad_s * rate**2 if mad_s is not None else None,
         times_training=_times_training(arm, arms),
         judged=verdicts.get(arm),
         is_baseline=arm not in verdicts and any(_twin(other, arms) is arm for other in verdicts),
@@ -287,7 +272,7 @@ def _sections(arms: Sequence[Arm], rows: Sequence[WorkRow], marks: footnotes.Cav
         arm_tables.LABEL,
         kind,
         _BATCH_SIZE,
-        *([] if runs_each else [Column("n_runs", "runs", units.count, True, value=lambda row: len(row.arm.shown))]),
+        *([] if runs_each else [Column("n_runs", "runs", units.count, True)]),
         Column("rate", rate_title, right=True, value=lambda row: units.plus_minus(row.rate, row.spread)),
         *marks.columns(rows),
         *([_keyed(Column("work", "of"), _UNIT)] if len(work_units) > 1 else []),

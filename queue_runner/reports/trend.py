@@ -14,8 +14,7 @@ from itertools import pairwise
 from statistics import fmean
 from typing import Any
 
-from msgspec import Struct
-from msgspec.structs import asdict
+from msgspec import Struct, to_builtins
 
 from queue_runner import units
 from queue_runner.analysis import run_metrics, stats
@@ -60,10 +59,6 @@ class TrendStep(Struct, frozen=True, kw_only=True):
     low: float
     high: float
     changes: Sequence[str]
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the object that docs/json.md describes."""
-        return {**asdict(self), "changes": list(self.changes)}
 
 
 class TrendRow(Struct, frozen=True, kw_only=True):
@@ -113,8 +108,8 @@ COLUMNS = columns(
     Column("last_at", "last", value=lambda row: row.points[-1].at),
     Column("value", "now", units.number, True),
     Column("is_worse", "worse"),
-    Column("steps", "steps", str, value=lambda row: [step.as_json() for step in row.steps]),
-    Column("points", "history", str, value=lambda row: [point.as_json() for point in row.points]),
+    Column("steps", "steps", str, value=lambda row: to_builtins(row.steps)),
+    Column("points", "history", str, value=lambda row: to_builtins(row.points)),
 )
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any
+
+from msgspec import Struct
 
 from queue_runner import units
 from queue_runner.analysis import comparison, energy, gpu_use, stats
@@ -30,28 +32,40 @@ SQL = (
 )
 _DEVICES = {"gpu": "gpu", "package": "cpu", "cpu": "cpu", "ane": "ane"}
 """The part that a meter measures, by the beginning of its name."""
-_MHZ = Column("clock_hz", "MHz", lambda hertz: units.number(None if hertz is None else hertz / 1e6, 4), True)
 
 
-class PhaseRow(NamedTuple):
-    """The use while measuring: medians over the runs of an arm that know it. `watts` and `energy` are by part."""
+class PhaseRow(Struct, frozen=True):
+    """The use while measuring, of the runs of an arm that know it. `energy` is by part."""
 
     label: str
     runs: Sequence[str]
-    phase: str
-    n_samples: int
-    busy_share: float | None
-    dips_share: float | None
-    clock_share: float | None
-    clock_hz: float | None
-    temperature_c: float | None
-    capped_share: float | None
-    watts: Mapping[str, float | None]
+    uses: Sequence[PhaseUse]
     energy: Mapping[str, IterationEnergy]
+
+    @property
+    def n_samples(self) -> int:
+        """Number of samples of all runs."""
+        return sum(use.n_samples for use in self.uses)
+
+
+def _of_uses(
+    key: str,
+    title: str,
+    words: Callable[[Any], str] = units.percent,
+    value: Callable[[PhaseUse], float | None] | None = None,
+    choose: Callable[[list[float]], float] = stats.median,
+) -> Column:
+    """Return the column of a value of the runs: their median, or what else `choose` makes of the known ones."""
+
+    def chosen(row: PhaseRow) -> float | None:
+        known = [x for use in row.uses if (x := value(use) if value else getattr(use, key)) is not None]
+        return choose(known) if known else None
+
+    return Column(key, title, words, True, value=chosen)
 
 
 def _watts(part: str) -> Column:
-    return Column(f"{part}_w", f"{part.upper()} W", units.number, True, value=lambda row: row.watts[part])
+    return _of_uses(f"{part}_w", f"{part.upper()} W", units.number, lambda use: _sum(use.power_w, part))
 
 
 def _of_energy(part: str, name: str, title: str) -> Column:
@@ -63,14 +77,14 @@ _METERED = ("gpu", "cpu")
 _ENERGIES = (("j", "J/iter"), ("j_error", "±"), ("j_mad", "MAD"), ("j_per_token", "J/token"))
 COLUMNS = columns(
     "label runs",
-    Column("phase", "phase"),
-    Column("n_samples", "samples", units.count, True),
-    Column("busy_share", "GPU busy", units.percent, True),
-    Column("dips_share", "dips", units.percent, True),
-    Column("clock_share", "clock", units.percent, True),
-    _MHZ,
-    Column("temperature_c", "°C", lambda heat: units.number(heat, 3), True),
-    Column("capped_share", "power cap", units.percent, True),
+    Column("phase", "phase", value=lambda row: row.uses[0].phase),
+    "n_samples",
+    _of_uses("busy_share", "GPU busy"),
+    _of_uses("dips_share", "dips"),
+    _of_uses("clock_share", "clock"),
+    _of_uses("clock_hz", "MHz", lambda hertz: units.number(None if hertz is None else hertz / 1e6, 4)),
+    _of_uses("temperature_c", "°C", lambda heat: units.number(heat, 3), choose=max),
+    _of_uses("capped_share", "power cap"),
     *map(_watts, (*_METERED, "ane")),
     *(_of_energy(part, name, title) for name, title in _ENERGIES for part in _METERED),
 )
@@ -125,25 +139,10 @@ def _lengths(rows: Sequence[ReportedRun], context: Context) -> dict[int, int]:
 
 
 def _row(arm: Arm, uses: Mapping[int, PhaseUse], lengths: Mapping[int, int]) -> PhaseRow | None:
-    """Return the medians over the runs of the arm that have samples; None if none has any."""
+    """Return the use of the runs of the arm that have samples; None if none has any."""
     pairs = [(run, uses[run.run_id]) for run in arm.shown if run.run_id in uses]
-    if not pairs:
-        return None
-    phase_uses = [use for _, use in pairs]
-    return PhaseRow(
-        label=arm.label,
-        runs=[run.run for run, _ in pairs],
-        phase=phase_uses[0].phase,
-        n_samples=sum(use.n_samples for use in phase_uses),
-        busy_share=_middle(use.busy_share for use in phase_uses),
-        dips_share=_middle(use.dips_share for use in phase_uses),
-        clock_share=_middle(use.clock_share for use in phase_uses),
-        clock_hz=_middle(use.clock_hz for use in phase_uses),
-        temperature_c=max((use.temperature_c for use in phase_uses if use.temperature_c is not None), default=None),
-        capped_share=_middle(use.capped_share for use in phase_uses),
-        watts={part: _middle(_sum(use.power_w, part) for use in phase_uses) for part in (*_METERED, "ane")},
-        energy={part: energy.of_iteration(_energies(part, pairs, lengths)) for part in _METERED},
-    )
+    joules = {part: energy.of_iteration(_energies(part, pairs, lengths)) for part in _METERED}
+    return PhaseRow(arm.label, [run.run for run, _ in pairs], [use for _, use in pairs], joules) if pairs else None
 
 
 def _energies(
@@ -164,11 +163,6 @@ def _part(meter: str) -> str | None:
 def _sum(watts: Mapping[str, float], part: str) -> float | None:
     powers = [value for meter, value in watts.items() if _part(meter) == part]
     return sum(powers) if powers else None
-
-
-def _middle(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return stats.median(known) if known else None
 
 
 def _sections(title: str, rows: Sequence[PhaseRow]) -> Iterator[Section]:

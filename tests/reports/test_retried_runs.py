@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -48,6 +49,18 @@ def test_both_sides_of_a_comparison_have_three_valid_runs(store: Benches) -> Non
 def test_the_gallery_marks_no_row(store: Benches) -> None:
     result = store.report("gallery")
     assert not any(row.excluded for row in result.items) and "left out" not in words(result)
+
+
+def test_an_attempt_that_failed_or_is_invalid_does_not_count_beside_its_retry(tmp_path: Path) -> None:
+    made = Benches(tmp_path / "home")
+    for size in (8, 16):
+        batch: dict[str, Any] = {"params": {"batch_size": size}}
+        made.retry(made.run(taints={"slept": ("invalid", "the machine slept")}, **batch), **batch)
+        made.retry(made.run(outcome="FAILED", exit_code=1, median_s=None, **batch), **batch)
+    for name in ("scaling", "gallery"):
+        for options in ({}, {"include_invalid": True}):
+            text = printing.as_text(name, made.report(name, **options), "table")
+            assert text.count("2/2") == 2 and not any("2/2" in line and "!" in line for line in text.splitlines())
 
 
 def test_a_microbenchmark_that_was_retried_is_not_left_out(store: Benches) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from queue_runner.analysis import run_metrics
 from queue_runner.analysis.comparison import Family
@@ -15,7 +15,10 @@ from queue_runner.analysis.reported_run import LastEvaluation
 from queue_runner.analysis.rounds import Verdict
 from queue_runner.analysis.summary import RunNumbers
 from queue_runner.reports._common import losses
+from queue_runner.reports._common.columns import columns, of_answer
 from queue_runner.reports._common.device_peaks import Peaks
+
+T = TypeVar("T")
 
 _COPIED = ("framework", "framework_version", "device", "device_name", "compile", "dtype")
 _MEDIANS = (*(field.name for field in fields(RunNumbers)), "real_s", "user_s", "sys_s", "max_rss_bytes")
@@ -23,6 +26,32 @@ _NO_FACTORS = frozenset(
     {"machine", "subject", "config", "device", "compile", "dtype", "framework", "device_name", "time_of"}
 )
 """Names in the key of an arm that have a column or the title of their own."""
+
+
+def of_arm(value: Callable[[Arm], T]) -> T:
+    """Return a property of rows that have an `arm`: this value of it, of which it has the type."""
+    return cast(T, property(lambda row: value(row.arm)))
+
+
+class ArmNumbers:
+    """A row with the numbers of its `arm`, by the keys of shared columns. It is `excluded` if a repeat that ended has
+    no valid run."""
+
+    __slots__ = ()
+    workload = of_arm(lambda arm: str(arm.key["subject"]))
+    config = of_arm(lambda arm: arm.key["config"])
+    time_of = of_arm(lambda arm: str(arm.key.get("time_of") or "iteration"))
+    runs = of_arm(lambda arm: [run.run for run in arm.runs])
+    n_runs = of_arm(lambda arm: arm.n_ended)
+    n_valid = of_arm(lambda arm: arm.n_valid)
+    n_machines = of_arm(lambda arm: arm.n_machines)
+    compared = of_arm(lambda arm: bool(arm.times))
+    median_s = of_arm(lambda arm: arm.median_s)
+    spread_s = of_arm(lambda arm: arm.spread_s[0])
+    spread_over = of_arm(lambda arm: arm.spread_s[1])
+    tokens_per_s = of_arm(lambda arm: arm.rate("token"))
+    samples_per_s = of_arm(lambda arm: arm.rate("sample"))
+    excluded = of_arm(lambda arm: arm.n_valid < arm.n_ended)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,14 +74,9 @@ class JudgedRow:
         return self.judged
 
     @property
-    def low(self) -> float | None:
-        """The lower end of the interval of the speedup; None without an interval."""
-        return self.judged.low if self.judged else None
-
-    @property
-    def high(self) -> float | None:
-        """The upper end; None without an interval."""
-        return self.judged.high if self.judged else None
+    def has_interval(self) -> bool:
+        """Whether the speedup has an interval."""
+        return self.judged is not None and self.judged.low is not None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,33 +84,27 @@ class RowMetric:
     """A metric of an arm: the mean over its runs, and the answer against the baseline."""
 
     value: float | None
-    judged: Verdict | None
+    answer: Verdict | None
 
     def as_json(self) -> dict[str, Any]:
         """Return its values by the names in docs/json.md."""
-        answer = self.judged
-        return {
-            "value": self.value,
-            "difference": answer and answer.change,
-            "low": answer and answer.low,
-            "high": answer and answer.high,
-            "verdict": answer and str(answer.word),
-            "undecided_because": (answer and answer.next_step) or None,
-            "n_rounds": answer and answer.n,
-            "given_after": answer and answer.given_after,
-            "more_rounds": answer and answer.more,
-            "same_within": answer and answer.same_within,
-        }
+        return {"value": self.value, **{column.key: column.of(self) for column in _OF_METRIC}}
+
+
+_OF_METRIC = (
+    of_answer("change", "difference"),
+    *map(of_answer, ("low", "high")),
+    *columns("verdict undecided_because n_rounds given_after more_rounds"),
+    of_answer("same_within"),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
-class ArmRow(RunNumbers, LastEvaluation, JudgedRow):
+class ArmRow(RunNumbers, LastEvaluation, JudgedRow, ArmNumbers):
     """What reports show of an arm. Numbers are medians over its runs."""
 
+    arm: Arm
     table: int
-    workload: str
-    config: str | None
-    time_of: str
     framework: str | None
     framework_version: str | None
     device: str | None
@@ -94,19 +112,10 @@ class ArmRow(RunNumbers, LastEvaluation, JudgedRow):
     compile: bool | str | None
     dtype: str | None
     factors: Mapping[str, Any]
-    runs: Sequence[str]
-    n_runs: int
-    n_valid: int
-    n_machines: int
-    compared: bool
-    spread_s: float | None
-    spread_over: str | None
     real_s: float | None
     user_s: float | None
     sys_s: float | None
     max_rss_bytes: float | None
-    tokens_per_s: float | None
-    samples_per_s: float | None
     flops_per_s: float | None
     mfu: float | None
     peak: Peak | None
@@ -120,17 +129,12 @@ class ArmRow(RunNumbers, LastEvaluation, JudgedRow):
     @property
     def answer(self) -> Verdict | None:
         metric = self.metrics.get(self.by)
-        return metric.judged if metric else self.judged
+        return metric.answer if metric else self.judged
 
     @property
     def speedup(self) -> float | None:
         """The ratio to the baseline, whose own is 1."""
         return self.judged.change if self.judged else 1.0 if self.is_baseline and self.compared else None
-
-    @property
-    def excluded(self) -> bool:
-        """Whether a run that ended is not used."""
-        return self.n_valid < self.n_runs
 
 
 def newest_first(families: Iterable[Family]) -> list[Family]:
@@ -142,8 +146,7 @@ def row_of(family: Family, arm: Arm, peaks: Peaks, table: int) -> ArmRow:
     """Return all values that reports have for an arm, which is a row of the table with this number."""
     medians: dict[str, Any] = {name: arm.median(name) for name in _MEDIANS}
     shared: dict[str, Any] = {name: _shared(arm, name) for name in _COPIED}
-    median_s, (spread_s, spread_over) = arm.median_s, arm.spread_s
-    flops, tokens, samples = (arm.median(f"{unit}_per_iter") for unit in ("flops", "tokens", "samples"))
+    median_s, flops = arm.median_s, arm.median("flops_per_iter")
     peak, twin, cache = peaks.of(arm), family.twin(arm), main_cache(arm)
     pair, against = family.pair(arm), family.twin_pair(arm)
     cost_s = compile_cost_s(arm, twin, cache)
@@ -151,25 +154,14 @@ def row_of(family: Family, arm: Arm, peaks: Peaks, table: int) -> ArmRow:
         **{**medians, "median_s": median_s, "first_iter_s": first_iter_s(arm, cache)},
         **shared,
         **vars(losses.of_arm(arm)),
+        arm=arm,
         table=table,
-        workload=arm.key["subject"],
-        config=arm.key["config"],
-        time_of=arm.key.get("time_of") or "iteration",
         label=arm.label,
         factors={
             name: value
             for name, value in arm.key.items()
             if name not in _NO_FACTORS and value is not None and (name, value) != ("gpus", 1)
         },
-        runs=[row.run for row in arm.runs],
-        n_runs=arm.n_ended,
-        n_valid=arm.n_valid,
-        n_machines=arm.n_machines,
-        compared=bool(arm.times),
-        spread_s=spread_s,
-        spread_over=spread_over,
-        tokens_per_s=tokens / median_s if tokens is not None and median_s else None,
-        samples_per_s=samples / median_s if samples is not None and median_s else None,
         flops_per_s=flops / median_s if flops is not None and median_s else None,
         mfu=mfu(flops, median_s, peak),
         peak=peak,
@@ -180,7 +172,7 @@ def row_of(family: Family, arm: Arm, peaks: Peaks, table: int) -> ArmRow:
         is_baseline=arm is family.baseline,
         judged=pair.verdict if pair else None,
         metrics={
-            name: RowMetric(value=run_metrics.mean(arm, name), judged=pair.metrics.get(name) if pair else None)
+            name: RowMetric(value=run_metrics.mean(arm, name), answer=pair.metrics.get(name) if pair else None)
             for name in family.metrics
         },
         by=family.by,

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from operator import attrgetter
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -13,12 +12,12 @@ from queue_runner.analysis import findings
 from queue_runner.analysis.comparison import TIME, Family
 from queue_runner.analysis.finding import Finding
 from queue_runner.analysis.findings import metric_answer
-from queue_runner.analysis.grouping import MAIN, PLACE, SUBJECT, Arm, word
+from queue_runner.analysis.grouping import MAIN, PLACE, SUBJECT, word
 from queue_runner.analysis.rounds import Verdict, Word
 from queue_runner.monitor.answers.prepare import DETAILS
 from queue_runner.reports._common import losses
 from queue_runner.reports._common.arm_rows import ArmRow, JudgedRow
-from queue_runner.reports._common.columns import columns, shared, short
+from queue_runner.reports._common.columns import columns, short
 from queue_runner.reports._common.document import Section
 from queue_runner.reports._common.footnotes import CaveatMarks
 from queue_runner.tables import Column, elide, has_room
@@ -47,36 +46,6 @@ WALL_S = Column("ms", "wall s", right=True, value=lambda row: spread(row.median_
 RSS = replace(*columns("max_rss_bytes"), title="RSS")
 RATIO = Column("ratio", "speedup (95 % CI)", value=lambda row: _ratio(row))
 VERDICT = Column("verdict", "verdict", value=lambda row: _word(row, row.judged), style=lambda row: _style(row))
-
-
-_OF_ARM: Mapping[str, Callable[[Arm], Any]] = {
-    "runs": lambda arm: [run.run for run in arm.runs],
-    "n_runs": attrgetter("n_ended"),
-    "n_valid": lambda arm: arm.n_valid,
-    "median_s": lambda arm: arm.median_s,
-    "spread_s": lambda arm: arm.spread_s[0],
-    "spread_over": lambda arm: arm.spread_s[1],
-}
-
-
-def of_arm(keys: str) -> list[Column]:
-    """Return shared columns of rows that have these numbers in their `arm`."""
-
-    def reads(value: Callable[[Arm], Any]) -> Callable[[Any], Any]:
-        return lambda row: value(row.arm)
-
-    return [shared(key, reads(_OF_ARM[key])) for key in keys.split()]
-
-
-def _arm_time(arm: Arm, scale: float) -> str:
-    spread_s, over = arm.spread_s
-    return spread(arm.median_s, spread_s, over, scale)
-
-
-ARM_RUNS = replace(RUNS, value=lambda row: f"{len(row.arm.used)}/{row.arm.n_ended}")
-ARM_MS = replace(MS, value=lambda row: _arm_time(row.arm, 1e-3))
-ARM_WALL_S = replace(WALL_S, value=lambda row: _arm_time(row.arm, 1.0))
-"""As RUNS, MS and WALL_S, of rows that have these numbers in their `arm`."""
 
 
 def sections(family: Family, rows: Sequence[ArmRow], taints: CaveatMarks) -> list[Section]:
@@ -184,7 +153,7 @@ def _metric(name: str, rows: Sequence[ArmRow], family: Family) -> Section:
     """Return the table of a metric: mean, difference from the baseline with its interval, word."""
 
     def judged(row: ArmRow) -> Verdict | None:
-        return row.metrics[name].judged
+        return row.metrics[name].answer
 
     def value(row: ArmRow) -> str:
         ends = next(((x.low, x.high) for other in rows if (x := judged(row) or judged(other))), (None, None))
@@ -221,7 +190,7 @@ def judged(rows: Sequence[JudgedRow], title: str = "speedup") -> tuple[Column, .
     """Return the columns of the ratio with its interval, and of the verdict; none if nothing is compared."""
     if not any(row.speedup is not None for row in rows):
         return ()
-    tested = any(row.low is not None for row in rows)
+    tested = any(row.has_interval for row in rows)
     return replace(RATIO, title=f"{title} (95 % CI)" if tested else title), VERDICT
 
 
@@ -230,7 +199,7 @@ def relative(family: Family, rows: Sequence[ArmRow]) -> list[Finding]:
     if family.baseline is None:
         return []
     per = f" in time per {family.per_work}, because iterations differ in size" if family.per_work else ""
-    tested = any(row.low is not None for row in rows)
+    tested = any(row.has_interval for row in rows)
     meaning = "; ratio of the geometric means of the run medians" if tested else ""
     return [Finding(f"speedup: relative to {family.baseline.label} ({family.why}){per}{meaning}")]
 
@@ -272,10 +241,9 @@ def _ratio(row: JudgedRow) -> str:
 
 def _cost(rows: Sequence[ArmRow], family: Family) -> Section:
     """Build the cost table. Cold and warm are states of the compiler's cache; without them there is no cost."""
-    times = {arm.label: arm.times for arm in family.arms if family.wall and len(arm.times) > 1}
 
     def extreme(choose: Callable[[list[float]], float]) -> Callable[[ArmRow], str]:
-        return lambda row: units.number(choose(times[row.label])) if row.label in times else units.MISSING
+        return lambda row: units.number(choose(row.arm.times) if family.wall and len(row.arm.times) > 1 else None)
 
     first = [row for row in rows if row.first_iter_s is not None]
     notes = []

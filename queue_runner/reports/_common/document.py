@@ -7,7 +7,6 @@ from functools import cached_property
 from typing import Any, Protocol
 
 from msgspec import Struct
-from msgspec.structs import asdict
 
 from queue_runner.analysis.comparison import Family
 from queue_runner.analysis.finding import NextStep
@@ -37,10 +36,6 @@ class HistoryPoint(Struct, frozen=True):
     name: str
     n_runs: int
     changes: Sequence[str] = ()
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the object that docs/json.md describes."""
-        return {**asdict(self), "changes": list(self.changes)}
 
 
 class RowHistory(Struct, frozen=True):

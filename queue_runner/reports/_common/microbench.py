@@ -22,6 +22,7 @@ from queue_runner.model import Outcome
 from queue_runner.monitor.answers import prepare, select_runs
 from queue_runner.monitor.answers.run_query import Context
 from queue_runner.reports._common import footnotes
+from queue_runner.reports._common.arm_rows import ArmNumbers, of_arm
 from queue_runner.reports._common.columns import columns, shared, short, through
 from queue_runner.reports._common.device_peaks import Peaks
 from queue_runner.reports._common.document import Result, Section
@@ -37,38 +38,51 @@ Metrics = Mapping[str, Sequence[float]]
 """The values that a run reported of a cell, by name, and those of the whole run: roof.flops."""
 
 
-class CellRow(Struct, frozen=True, kw_only=True):
-    """One cell, of the runs of one arm. Times are in seconds per call, and spread as those of an Arm; the iterations of
-    a single run are samples."""
+class CellRow(ArmNumbers, Struct, frozen=True, kw_only=True):
+    """One cell, of the shown runs of one arm. Times are in seconds per call; the iterations of a single run are
+    samples. It is `excluded` if no run is valid."""
 
-    run: ReportedRun
-    """the first"""
-    runs: Sequence[ReportedRun]
-    cell: str
-    settings: str
+    arm: Arm
     version: str | None
     """the version of the framework, where the report has several"""
-    n_samples: int
-    median_s: float
-    spread_s: float | None
-    spread_over: str | None
-    q1_s: float
-    q3_s: float
-    flops_per_s: float | None
-    bytes_per_s: float | None
+    samples_s: Sequence[float]
     peak: Peak | None
     medians: Mapping[str, float]
     """medians over the runs of all other metrics"""
-    valid: bool
-    excluded: bool
-    taints: Sequence[str]
+
+    run = of_arm(lambda arm: arm.shown[0])
+    cell = of_arm(lambda arm: str(arm.key[_CELL]))
+    settings = of_arm(lambda arm: str(arm.key[_SETTINGS]))
+    runs = of_arm(lambda arm: [run.run for run in arm.shown])
+    n_runs = of_arm(lambda arm: len(arm.shown))
+    median_s = of_arm(lambda arm: arm.median_s or 0.0)
+    spread_over = of_arm(lambda arm: "samples" if arm.spread_s[1] == "iterations" else arm.spread_s[1])
+    valid = of_arm(lambda arm: all(run.valid for run in arm.shown))
+    excluded = of_arm(lambda arm: not all(run.valid for run in arm.shown))
+    taints = of_arm(lambda arm: kinds_of_taint(arm.shown))
+
+    @property
+    def flops_per_s(self) -> float | None:
+        """Floating-point operations per second."""
+        return self._per_s("flop")
+
+    @property
+    def bytes_per_s(self) -> float | None:
+        """Bytes moved per second."""
+        return self._per_s("bytes")
+
+    def _per_s(self, name: str) -> float | None:
+        work = self.medians.get(name)
+        return work / self.median_s if work and self.median_s > 0 else None
 
 
 PLACE = through("run", "framework framework_version device device_name")
-NUMBERS = (
-    shared("runs", lambda cell: [run.run for run in cell.runs]),
-    shared("n_runs", lambda cell: len(cell.runs)),
-    *columns("n_samples median_s spread_s spread_over q1_s q3_s"),
+NUMBERS = columns(
+    "runs n_runs",
+    shared("n_samples", lambda cell: len(cell.samples_s)),
+    "median_s spread_s spread_over",
+    shared("q1_s", lambda cell: stats.quartiles(cell.samples_s)[0]),
+    shared("q3_s", lambda cell: stats.quartiles(cell.samples_s)[1]),
 )
 
 
@@ -96,7 +110,7 @@ class Microbench(Struct, frozen=True):
         runs = prepare.prepare(runs, context)
         include_invalid = context.options.include_invalid
         cells = sorted(_cells(runs, context, self.with_config), key=self.order)
-        shown = {run.run_id: run for cell in cells for run in cell.runs}
+        shown = {run.run_id: run for cell in cells for run in cell.arm.shown}
         marks = footnotes.CaveatMarks(runs, shown.values(), context)
         ended = [run for run in not_replaced(runs) if run.outcome is not None]
         used = {run.run_id for run in shown.values() if run.valid or include_invalid}
@@ -147,31 +161,13 @@ def _cells(runs: Sequence[ReportedRun], context: Context, with_config: bool) -> 
 
 
 def _cell(arm: Arm, metrics: Sequence[Metrics], several: Collection[str], peaks: Peaks) -> CellRow:
-    key, samples_s = arm.key, [time_s for values in metrics for time_s in values["time"]]
-    median_s, (spread_s, over), (q1_s, q3_s) = arm.median_s or 0.0, arm.spread_s, stats.quartiles(samples_s)
-    names = {name for values in metrics for name in values} - {"time"}
-    medians = {name: stats.median(stats.median(of_run[name]) for of_run in metrics if name in of_run) for name in names}
-    flop, moved = medians.get("flop"), medians.get("bytes")
-    valid = all(run.valid for run in arm.shown)
+    key, names = arm.key, {name for values in metrics for name in values} - {"time"}
     return CellRow(
-        run=arm.shown[0],
-        runs=arm.shown,
-        cell=key[_CELL],
-        settings=key[_SETTINGS],
+        arm=arm,
         version=key["framework_version"] if key["framework"] in several else None,
-        n_samples=len(samples_s),
-        median_s=median_s,
-        spread_s=spread_s,
-        spread_over="samples" if over == "iterations" else over,
-        q1_s=q1_s,
-        q3_s=q3_s,
-        flops_per_s=flop / median_s if flop and median_s > 0 else None,
-        bytes_per_s=moved / median_s if moved and median_s > 0 else None,
+        samples_s=[time_s for values in metrics for time_s in values["time"]],
         peak=peaks.find(key["machine"], key["device"], key["device_name"], key["dtype"], or_measured=True),
-        medians=medians,
-        valid=valid,
-        excluded=not valid,
-        taints=kinds_of_taint(arm.shown),
+        medians={name: stats.median(stats.median(x[name]) for x in metrics if name in x) for name in names},
     )
 
 
@@ -211,7 +207,7 @@ def _spread(cell: CellRow) -> str:
     return f"({text})" if cell.spread_over == "samples" else text
 
 
-RUNS = Column("n_runs", "runs", units.count, True, value=lambda cell: len(cell.runs))
+RUNS = Column("n_runs", "runs", units.count, True)
 TIME = Column("median_s", "time", short, True)
 SPREAD = Column("spread", units.PLUS_MINUS, right=True, value=_spread)
 GB_PER_S = Column("bytes_per_s", "GB/s", lambda rate: units.number(rate and rate / 1e9, 3), True)
