@@ -108,7 +108,7 @@ def test_compiled_rows_are_as_fast_or_differ_by_a_number_that_shows_it() -> None
 
 
 @pytest.mark.parametrize(("median_s", "which"), [(0.1, "only cpu eager"), (None, "no row")])
-def test_a_valid_run_without_a_time_is_no_invalid_one(median_s: float | None, which: str) -> None:
+def test_a_valid_run_without_a_time_is_not_called_invalid(median_s: float | None, which: str) -> None:
     rows = [row("cpu", median_s=median_s), row("mps", median_s=None)]
     assert f"nothing to compare: {which} has a time" in said(rows)
 

@@ -385,7 +385,7 @@ def test_where_losses_part(store: Answers) -> None:
     assert max(row["i"] for row in few.rows) == 4
 
 
-def test_a_caveat_is_no_invalid_time_and_each_run_of_each_seed_is_counted(store: Answers) -> None:
+def test_a_caveat_makes_no_time_invalid_and_each_run_of_each_seed_is_counted(store: Answers) -> None:
     for seed in (1, 2):
         for _ in range(2):
             busy = {"contended": ("caveat", "other programs used 60 % of the cores")}
@@ -394,7 +394,7 @@ def test_a_caveat_is_no_invalid_time_and_each_run_of_each_seed_is_counted(store:
     assert "is bitwise reproducible (4 runs)" in text and "invalid" not in text
 
 
-def test_a_loss_that_was_not_reported_is_no_nan(store: Answers) -> None:
+def test_a_loss_that_was_not_reported_is_not_nan(store: Answers) -> None:
     """Every other iteration reports its loss, which is NaN from 20 on."""
     sparse: list[float | None] = [4.0 if i % 2 == 0 and i < 20 else None for i in range(30)]
     store.iterations(store.run("cpu"), [0.1] * 30, losses=[4.0] * 30)

@@ -85,7 +85,7 @@ def test_iterations_of_another_size_are_compared_by_their_rate(store: Store) -> 
 
 
 def test_each_pair_of_two_grids_is_compared_by_its_own_unit_of_work(store: Store) -> None:  # noqa: F811
-    """A row without tokens beside rows that differ in them had no verdict, and nothing said why."""
+    """A row without tokens beside rows that differ in them had no verdict and no reason for that."""
     for group in (1, 2):
         for noise in NOISE:
             for size in (8, 16):
