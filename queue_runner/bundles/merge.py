@@ -8,31 +8,28 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from itertools import chain
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 from msgspec import Struct, field
 
 from queue_runner.analysis.neighbour_share import SHARE
-from queue_runner.analysis.points import EvalPoint, IterationPoint, PhaseMark
 from queue_runner.bundles import batches, convert, reading
 from queue_runner.bundles.batches import Batches
 from queue_runner.bundles.harmless import BadBundle
 from queue_runner.bundles.reading import KEPT, Content, ReaderProcess, RunContent
 from queue_runner.bundles.rows import GroupRow, RunRow
 from queue_runner.errors import MpsqError
-from queue_runner.events import FIELD_DROPPED
 from queue_runner.host import failpoints, locks, scratch
 from queue_runner.host.warden_records import RunEnd
-from queue_runner.ingest import summarize_run
-from queue_runner.ingest.summarize_run import GRAPHS, Assessment, RunPoints, assess, assess_safely
+from queue_runner.ingest.summarize_run import Assessment, assess, assess_safely, points_of
 from queue_runner.machine_records import Machine, known_fields
 from queue_runner.model import Ending, Outcome, RunId
 from queue_runner.paths import Layout
@@ -332,6 +329,7 @@ class _Store:
             aim = [group.aim_json, plan.groups[group.id]]
             connection.change("UPDATE groups SET aim = ? WHERE id = ?", aim)
         merged = {"kind": job.spec.kind, "machine": plan.machines[group.id]}
+    resumed_from = None if before is None else str(RunId(before.job_id, before.number))
         new = NewJob(job.spec.changed(kind="import", merged=merged), terms=Terms(note=job.row.note, tags=job.tags))
         job_here = jobs.add_job(connection, plan.groups[group.id], new)
         values = (job_here, job.identity(group), job.question, plan.machines[group.id])
@@ -348,30 +346,13 @@ def assessed(content: RunContent, bundle: Content) -> Assessment:
     ending = Ending(Outcome(run.outcome), run.exit_code, run.signal, run.reason or "")
     before = bundle.runs.get(run.resumed_from or 0)
     shares = [row.value for row in rows["metrics"] if row.name == SHARE and row.value is not None]
-    notes = rows["notes"]
+    share = min(max(shares[0], 0.0), 1.0) if shares else None
+
+    def columns(table: str, *names: str) -> Iterable[tuple[Any, ...]]:
+        return zip(*(map(attrgetter(name), rows[table]) for name in names), strict=True)
 
     def compute() -> Assessment:
-        points = RunPoints(
-            iterations=[IterationPoint._make(row[2:]) for row in rows["iterations"]],
-            evals=[EvalPoint(row.i, row.split, row.metric, row.value) for row in rows["evals"]],
-            phases=[PhaseMark(row.t_s, row.name, row.edge) for row in rows["phases"]],
-            hello=summarize_run.described_in(rows["hellos"][0].hello_json if rows["hellos"] else None),
-            notes={note.kind: note.text for note in reversed(notes)},
-            dropped=[note.text for note in notes if note.kind == FIELD_DROPPED],
-            clocks={row.source: row.parser_state for row in rows["ingests"]},
-            conditions=summarize_run.own_samples((row.at, row.data_json) for row in rows["conditions"]),
-            graphs={
-                name: [(row.i, row.value) for row in rows["metrics"] if row.name == name and _is_point(row)]
-                for name in GRAPHS
-            },
-            resumed_from=None if before is None else str(RunId(before.job_id, before.number)),
-            neighbour_share=min(max(shares[0], 0.0), 1.0) if shares else None,
-        )
-        spec = bundle.jobs[run.job_id].spec
-        return assess(points, spec, ending, exit_, unobserved_matters=True)
+        points = points_of(columns, resumed_from, share)
+        return assess(points, bundle.jobs[run.job_id].spec, ending, exit_, unobserved_matters=True)
 
     return assess_safely(compute)
-
-
-def _is_point(row: Any) -> bool:
-    return row.i is not None and row.value is not None and math.isfinite(row.value)

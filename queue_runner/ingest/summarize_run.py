@@ -6,6 +6,7 @@ Computing reads, storing writes: a caller need not hold the write lock while it 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Annotated, Any
@@ -73,22 +74,32 @@ class RunPoints(Struct, frozen=True):
 
 def read_points(connection: Connection, run_id: int) -> RunPoints:
     """Read the points of a run."""
-
-    def rows(table: str, columns: Sequence[str]) -> list[tuple[Any, ...]]:
-        return results.rows_of(connection, table, columns, run_id)
-
     _, *before = retries.segments(connection, run_id)
+    resumed_from = str(before[0][1]) if before else None
+    return points_of(lambda table, *names: results.rows_of(connection, table, names, run_id), resumed_from)
+
+
+def points_of(
+    rows: Callable[..., Iterable[tuple[Any, ...]]], resumed_from: str | None, neighbour_share: float | None = None
+) -> RunPoints:
+    """Return the points of a run. `rows` returns columns of all its rows in a table, in the order of its file."""
+    notes = [*rows("notes", "kind", "text")]
+    graphs: dict[str, list[tuple[int, float]]] = {name: [] for name in GRAPHS}
+    for name, i, value in rows("metrics", "name", "i", "value"):
+        if name in graphs and i is not None and value is not None and math.isfinite(value):
+            graphs[name].append((i, value))
     return RunPoints(
-        iterations=[*map(IterationPoint._make, rows("iterations", IterationPoint._fields))],
-        evals=[*map(EvalPoint._make, rows("evals", EvalPoint._fields))],
-        phases=[*map(PhaseMark._make, rows("phases", PhaseMark._fields))],
-        hello=self_description(connection, run_id),
-        notes=results.note_texts(connection, run_id),
-        dropped=results.notes_of(connection, run_id, FIELD_DROPPED),
-        clocks=dict(rows("ingests", ("source", "parser_state"))),
-        conditions=own_samples(rows("conditions", ("at", "data_json"))),
-        graphs={name: results.metric_values(connection, run_id, name) for name in GRAPHS},
-        resumed_from=str(before[0][1]) if before else None,
+        iterations=[*map(IterationPoint._make, rows("iterations", *IterationPoint._fields))],
+        evals=[*map(EvalPoint._make, rows("evals", *EvalPoint._fields))],
+        phases=[*map(PhaseMark._make, rows("phases", *PhaseMark._fields))],
+        hello=_described(rows("hellos", "hello_json")),
+        notes=dict(reversed(notes)),
+        dropped=[text for kind, text in notes if kind == FIELD_DROPPED],
+        clocks=dict(rows("ingests", "source", "parser_state")),
+        conditions=_own_samples(rows("conditions", "at", "data_json")),
+        graphs=graphs,
+        resumed_from=resumed_from,
+        neighbour_share=neighbour_share,
     )
 
 
@@ -165,7 +176,7 @@ def save(connection: Connection, run_id: int, assessment: Assessment) -> None:
     results.save_taints(connection, run_id, assessment.taints)
 
 
-def own_samples(rows: Iterable[tuple[float, str]]) -> list[SensorSample]:
+def _own_samples(rows: Iterable[tuple[float, str]]) -> list[SensorSample]:
     """Return samples in the order of their times, (time, JSON) as stored, without those of imported tools."""
     return [sample for sample in read_samples(rows) if sample.source is None]
 
@@ -183,10 +194,9 @@ def _recompiled(graphs: Mapping[str, Sequence[tuple[int, float]]]) -> dict[int, 
 
 def self_description(connection: Connection, run_id: int) -> SelfDescription:
     """Return what the trainer reported about itself."""
-    rows = results.rows_of(connection, "hellos", ("hello_json",), run_id)
-    return described_in(rows[0][0] if rows else None)
+    return _described(results.rows_of(connection, "hellos", ("hello_json",), run_id))
 
 
-def described_in(hello_json: str | None) -> SelfDescription:
+def _described(hellos: Iterable[tuple[Any, ...]]) -> SelfDescription:
     """Return the needed fields of a stored hello; the defaults without one."""
-    return known_fields(json.loads(hello_json or "{}"), SelfDescription)
+    return known_fields(json.loads(next(iter(hellos), ("{}",))[0]), SelfDescription)

@@ -266,11 +266,6 @@ SELECT notes.text
 FROM notes
 WHERE notes.run_id = :run_id AND notes.kind = :kind ORDER BY notes."offset"
 """
-VALUES_OF_METRIC = """
-SELECT metrics.i, metrics.value
-FROM metrics
-WHERE metrics.run_id = :run_id AND metrics.name = :name
-"""
 FORGET_CONDITIONS = "DELETE FROM conditions WHERE conditions.run_id = :run_id"
 FORGET_NOTES = "DELETE FROM notes WHERE notes.run_id = :run_id"
 FORGET_ITERATIONS = "DELETE FROM iterations WHERE iterations.run_id = :run_id"

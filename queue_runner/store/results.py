@@ -162,12 +162,6 @@ def notes_of(connection: Connection, run_id: int, kind: str) -> list[str]:
     return connection.column(hot_sql.NOTES_OF_KIND, {"run_id": run_id, "kind": kind})
 
 
-def metric_values(connection: Connection, run_id: int, name: str) -> list[tuple[int, float]]:
-    """Return (iteration, value) of a metric, where it has both and the value is finite."""
-    rows = connection.rows(hot_sql.VALUES_OF_METRIC, {"run_id": run_id, "name": name})
-    return [(i, value) for i, value in rows if i is not None and value is not None and math.isfinite(value)]
-
-
 def was_copied(connection: Connection, run_id: int) -> bool:
     """Return whether another run of this submission with the same code has a note that it was copied."""
     return bool(connection.value(_WAS_COPIED, [run_id, IN_COPY, OWN_NOTE]))

@@ -265,9 +265,6 @@ HELLO = select(schema.hellos.c.hello_json).where(schema.hellos.c.run_id == _RUN_
 PUT_HELLO = _put(schema.hellos, "run_id")
 FIRST_NOTES = select(notes.c.kind, notes.c.text).where(_OF_RUN).order_by(notes.c.offset.desc())
 NOTES_OF_KIND = select(notes.c.text).where(_OF_RUN, notes.c.kind == bindparam("kind")).order_by(notes.c.offset)
-VALUES_OF_METRIC = select(schema.metrics.c.i, schema.metrics.c.value).where(
-    schema.metrics.c.run_id == _RUN_ID, schema.metrics.c.name == bindparam("name")
-)
 FORGET_CONDITIONS, FORGET_NOTES, FORGET_ITERATIONS, FORGET_PHASES, FORGET_EVALS, FORGET_METRICS = (
     delete(one).where(one.c.run_id == _RUN_ID)
     for one in (schema.conditions, notes, schema.iterations, schema.phases, schema.evals, schema.metrics)
