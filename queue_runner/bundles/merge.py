@@ -57,18 +57,6 @@ class Merged(Struct, frozen=True, rename={"from_here": "own"}):
     machines: list[str]
 
 
-class _Sound(Struct):
-    """A bundle that was checked: its rows, and the hash of each run's content."""
-
-    name: str
-    path: Path
-    content: Content = field(default_factory=Content)
-    hashes: dict[int, str] = field(default_factory=dict)
-
-    def refused(self, error: BadBundle) -> BadBundle:
-        return BadBundle(f"{error.reason} ({self.name})", error.hint)
-
-
 class _Plan(Struct):
     """The changes that a bundle makes here. `new` are runs by their place in the bundle. `known` has the ids of runs
     here by their ids there. `jobs` has those of jobs, None for a new one, and `groups` those of submissions, whose
@@ -102,13 +90,13 @@ def merge(layout: Layout, bundles: Sequence[tuple[str, Path]]) -> list[Merged]:
     migrate.ensure(layout)
     with temporary_folder(layout) as folder, _alone(layout), reading.ReaderProcess() as process:
         temporary = [Path(folder) / f"{k}.mpsq" for k in range(len(bundles))]
-        sound = [_checked(process, *bundle, path) for bundle, path in zip(bundles, temporary, strict=True)]
         # measurements come before their runs, to which they refer
         engine = open_engine(layout.db, check=False, foreign_keys=False)
+        sound = [_Import(engine, process, *bundle, path) for bundle, path in zip(bundles, temporary, strict=True)]
         for bundle in sound:
             with looking(engine) as connection:
-                _plan(connection, bundle)
-        return [_Store(engine, process, bundle).all() for bundle in sound]
+                bundle.plan(connection)
+        return [bundle.store() for bundle in sound]
 
 
 def _alone(layout: Layout) -> locks.Lock:
@@ -117,69 +105,6 @@ def _alone(layout: Layout) -> locks.Lock:
     if lock is None:
         raise MpsqError("another mpsq import has been merging bundles for 10 min", "wait until it ends, then try again")
     return lock
-
-
-def _checked(process: ReaderProcess, name: str, path: Path, temporary: Path) -> _Sound:
-    bundle = _Sound(name, path)
-
-    def note(_: Content, run: RunContent) -> None:
-        bundle.hashes[run.run.id] = run.hash
-
-    try:
-        bundle.path = convert.current(path, temporary)
-        bundle.content = reading.checked(process.frames(bundle.path), note)
-        bundle.content.check_complete()
-    except BadBundle as error:
-        raise bundle.refused(error) from error
-    return bundle
-
-
-def _plan(connection: Connection, bundle: _Sound) -> _Plan:
-    """Compare a bundle with this queue. Raises: BadBundle for a run that differs from the one here."""
-    content, plan, machines = bundle.content, _Plan(n_merged=_n_merged(connection)), bundle.content.machines()
-    plan.machines = {group: of_group[0] for group, of_group in machines.items()}
-
-    def differs(its: str, here: str, how: str, job_id: int) -> BadBundle:
-        return BadBundle(
-            f"its {its} is here already, as {here}, {how} ({bundle.name})",
-            f"mpsq delete --results {job_id} removes the one that is here",
-        )
-
-    for job in content.jobs.values():
-        group = content.groups[job.row.group_id]
-        if _ran_here(connection, group, job.row.id, job.row.created_at):
-            continue
-        known = connection.row(
-            "SELECT m.job_id, j.group_id, m.question_hash, m.machine_hash FROM merged_jobs m"
-            " JOIN jobs j ON j.id = m.job_id WHERE m.identity = ?",
-            (job.identity(group),),
-        )
-        plan.jobs[job.row.id] = None if known is None else known[0]
-        if known is None:
-            continue
-        job_id, plan.groups[group.id], question, plan.machines[group.id] = known
-        if question not in (job.question, UNKNOWN):
-            raise differs(f"job {job.row.id}", f"{job_id}", "with another question", job_id)
-        if plan.machines[group.id] not in machines[group.id]:
-            raise differs(f"job {job.row.id}", f"{job_id}", "of another machine", job_id)
-    for place, run in enumerate(content.runs.values()):
-        if run.job_id not in plan.jobs:
-            plan.from_here += 1
-            continue
-        job_here = plan.jobs[run.job_id]
-        known = None if job_here is None else connection.row(
-            "SELECT r.id, m.content_hash FROM runs r LEFT JOIN merged_runs m ON m.run_id = r.id"
-            " WHERE r.job_id = ? AND r.number = ?",
-            (job_here, run.number),
-        )  # fmt: skip
-        if known is None:
-            plan.new[place] = run
-            continue
-        plan.known[run.id], content_hash = known
-        if content_hash not in (bundle.hashes[run.id], UNKNOWN):
-            named = f"{job_here}.{run.number}"
-            raise differs(f"run {RunId(run.job_id, run.number)}", named, "with other content", job_here or 0)
-    return plan
 
 
 def _n_merged(connection: Connection) -> int:
@@ -196,22 +121,36 @@ def _ran_here(connection: Connection, group: GroupRow, job_id: int, created_at: 
     return connection.row(sql, (job_id, created_at, group.id, group.created_at)) is not None
 
 
-class _Store:
-    """Stores one bundle."""
+class _Import:
+    """A sound bundle, and its way into the store."""
 
-    def __init__(self, engine: Engine, process: ReaderProcess, bundle: _Sound) -> None:
+    def __init__(self, engine: Engine, process: ReaderProcess, name: str, path: Path, temporary: Path) -> None:
+        """Check a bundle. Raises: BadBundle."""
         self._engine = engine
         self._process = process
-        self._bundle = bundle
-        self._content = bundle.content
+        self._name = name
+        self._hashes: dict[int, str] = {}
         self._batches = Batches(engine)
         self._n_iterations = 0
 
-    def all(self) -> Merged:
+        def note(_: Content, run: RunContent) -> None:
+            self._hashes[run.run.id] = run.hash
+
+        try:
+            self._path = convert.current(path, temporary)
+            self._content = reading.checked(process.frames(self._path), note)
+            self._content.check_complete()
+        except BadBundle as error:
+            raise self._refused(error) from error
+
+    def _refused(self, error: BadBundle) -> BadBundle:
+        return BadBundle(f"{error.reason} ({self._name})", error.hint)
+
+    def store(self) -> Merged:
         """Store the runs that are not here yet. Raises: BadBundle for a run that differs from the one here."""
         while True:
             with looking(self._engine) as connection:
-                plan = _plan(connection, self._bundle)
+                plan = self.plan(connection)
                 merge = merges.find(connection, self._content.sha256)
             if merge is not None and merge.plan_hash != plan.hash:
                 merges.undo(self._engine, merge)
@@ -226,9 +165,55 @@ class _Store:
             if self._runs(merge, plan):
                 return self._merged(plan, sum(job is None for job in plan.jobs.values()), len(plan.new))
 
+    def plan(self, connection: Connection) -> _Plan:
+        """Compare the bundle with this queue. Raises: BadBundle for a run that differs from the one here."""
+        content, plan, machines = self._content, _Plan(n_merged=_n_merged(connection)), self._content.machines()
+        plan.machines = {group: of_group[0] for group, of_group in machines.items()}
+        for job in content.jobs.values():
+            group = content.groups[job.row.group_id]
+            if _ran_here(connection, group, job.row.id, job.row.created_at):
+                continue
+            known = connection.row(
+                "SELECT m.job_id, j.group_id, m.question_hash, m.machine_hash FROM merged_jobs m"
+                " JOIN jobs j ON j.id = m.job_id WHERE m.identity = ?",
+                (job.identity(group),),
+            )
+            plan.jobs[job.row.id] = None if known is None else known[0]
+            if known is None:
+                continue
+            job_id, plan.groups[group.id], question, plan.machines[group.id] = known
+            if question not in (job.question, UNKNOWN):
+                raise self._differs(f"job {job.row.id}", f"{job_id}", "with another question", job_id)
+            if plan.machines[group.id] not in machines[group.id]:
+                raise self._differs(f"job {job.row.id}", f"{job_id}", "of another machine", job_id)
+        for place, run in enumerate(content.runs.values()):
+            if run.job_id not in plan.jobs:
+                plan.from_here += 1
+                continue
+            job_here = plan.jobs[run.job_id]
+            known = None if job_here is None else connection.row(
+                "SELECT r.id, m.content_hash FROM runs r LEFT JOIN merged_runs m ON m.run_id = r.id"
+                " WHERE r.job_id = ? AND r.number = ?",
+                (job_here, run.number),
+            )  # fmt: skip
+            if known is None:
+                plan.new[place] = run
+                continue
+            plan.known[run.id], content_hash = known
+            if content_hash not in (self._hashes[run.id], UNKNOWN):
+                named = f"{job_here}.{run.number}"
+                raise self._differs(f"run {RunId(run.job_id, run.number)}", named, "with other content", job_here or 0)
+        return plan
+
+    def _differs(self, its: str, here: str, how: str, job_id: int) -> BadBundle:
+        return BadBundle(
+            f"its {its} is here already, as {here}, {how} ({self._name})",
+            f"mpsq delete --results {job_id} removes the one that is here",
+        )
+
     def _merged(self, plan: _Plan, n_jobs: int, n_runs: int) -> Merged:
         return Merged(
-            file=self._bundle.name,
+            file=self._name,
             bundle=self._content.sha256,
             groups=[f"g{plan.groups[group]}" for group in sorted(plan.groups)],
             jobs=n_jobs,
@@ -260,10 +245,10 @@ class _Store:
                 self._wait(merge.first_run_id + place, content)
             place += 1
 
-        again = reading.read(self._process.frames(self._bundle.path), take)
+        again = reading.read(self._process.frames(self._path), take)
         if again.sha256 != self._content.sha256:
             merges.undo(self._engine, merge)
-            raise self._bundle.refused(BadBundle("it was changed while it was read", "import it again"))
+            raise self._refused(BadBundle("it was changed while it was read", "import it again"))
         return self._write(merge, place) if not self._batches.is_empty or merge.n_stored < place else merge
 
     def _wait(self, run_id: int, content: RunContent) -> None:
@@ -305,7 +290,7 @@ class _Store:
         ]
         origin = f"merged from bundle {content.sha256[:12]}, where it is run "
         origins = [f"{origin}{RunId(run.job_id, run.number)}" for run in plan.new.values()]
-        merged = [(here[run.id], now, content.sha256, self._bundle.hashes[run.id]) for run in plan.new.values()]
+        merged = [(here[run.id], now, content.sha256, self._hashes[run.id]) for run in plan.new.values()]
         with writing(self._engine) as connection:
             if _n_merged(connection) != plan.n_merged:
                 return False
@@ -329,7 +314,6 @@ class _Store:
             aim = [group.aim_json, plan.groups[group.id]]
             connection.change("UPDATE groups SET aim = ? WHERE id = ?", aim)
         merged = {"kind": job.spec.kind, "machine": plan.machines[group.id]}
-    resumed_from = None if before is None else str(RunId(before.job_id, before.number))
         new = NewJob(job.spec.changed(kind="import", merged=merged), terms=Terms(note=job.row.note, tags=job.tags))
         job_here = jobs.add_job(connection, plan.groups[group.id], new)
         values = (job_here, job.identity(group), job.question, plan.machines[group.id])
@@ -345,6 +329,7 @@ def assessed(content: RunContent, bundle: Content) -> Assessment:
     exit_ = known_fields({**json.loads(end.exit_json if end is not None else "{}"), **times}, RunEnd)
     ending = Ending(Outcome(run.outcome), run.exit_code, run.signal, run.reason or "")
     before = bundle.runs.get(run.resumed_from or 0)
+    resumed_from = None if before is None else str(RunId(before.job_id, before.number))
     shares = [row.value for row in rows["metrics"] if row.name == SHARE and row.value is not None]
     share = min(max(shares[0], 0.0), 1.0) if shares else None
 
