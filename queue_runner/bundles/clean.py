@@ -19,9 +19,8 @@ from typing import Any, get_args, get_type_hints
 
 from msgspec.structs import asdict
 
-from queue_runner.bundles import question
 from queue_runner.bundles.harmless import MOST_TEXT, Name, Prose
-from queue_runner.bundles.rows import Json, Table
+from queue_runner.bundles.rows import QUESTION, Json, Table
 from queue_runner.events import MAX_INT
 from queue_runner.host import redact
 from queue_runner.ingest.storable import MAX_DEPTH
@@ -142,7 +141,7 @@ class Cleaner:
 
     def spec(self, spec: JobSpec) -> dict[str, Any]:
         """Return the question of a job."""
-        fields = {name: value for name, value in asdict(spec).items() if name in question.FIELDS}
+        fields = {name: value for name, value in asdict(spec).items() if name in QUESTION}
         named = ("name", "workload", "framework", "config", "device", "dtype", "parser", "env_name")
         cleaned: dict[str, Any] = self.tree({**fields, "argv": [], "template": [], "env_name": ""})
         names = {name: self.name(fields[name]) for name in named}

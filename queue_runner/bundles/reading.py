@@ -16,15 +16,16 @@ from msgspec import Struct, field, msgpack
 from msgspec.structs import asdict
 
 from queue_runner.bundles.harmless import BadBundle
-from queue_runner.bundles.question import ADDED, FIELDS
 from queue_runner.bundles.reader import END, ERROR, HEADER, MOST_FRAME_BYTES
 from queue_runner.bundles.rows import (
+    ADDED,
     FINGERPRINTS,
     GROUPS,
     HEAD,
     JOBS,
     MEASURED,
     NOTES,
+    QUESTION,
     TABLES,
     GroupRow,
     HeadRow,
@@ -68,7 +69,7 @@ class BundleJob(Struct, frozen=True):
         """The sha256 of the fields of its specification that travel and are not at their default, without those that
         were added later: no stored hash changes."""
         default, fields = asdict(JobSpec(kind="", name="")), asdict(self.spec)
-        return _hash({name: fields[name] for name in {*FIELDS} - ADDED if fields[name] != default[name]})
+        return _hash({name: fields[name] for name in {*QUESTION} - ADDED if fields[name] != default[name]})
 
 
 class Content(Struct):

@@ -1,7 +1,7 @@
 """The tables of a bundle, and the values that each column may have: the one place where a bundle is checked.
 
-Anybody may have written a bundle: a value that is not known to be harmless is refused. msgspec checks each row by its
-class; `question` has the JSON of jobs.
+Anybody may have written a bundle: a value that is not known to be harmless is refused. msgspec checks each row by
+its class.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from typing import Annotated, Any, Literal, NamedTuple, get_args, get_type_hints
 import msgspec
 from msgspec import Meta, Struct, ValidationError
 
-from queue_runner.bundles import question
 from queue_runner.bundles.harmless import (
     MOST_FACTS,
     MOST_ITEMS,
@@ -29,10 +28,11 @@ from queue_runner.bundles.harmless import (
     Name,
     Prose,
 )
+from queue_runner.ingest import parsers
 from queue_runner.ingest.storable import BadLine, storable
 from queue_runner.machine_records import Machine
 from queue_runner.model import PHASES, SYNC_UNKNOWN, Outcome
-from queue_runner.spec import MOST_TAG
+from queue_runner.spec import COMPILE_MODES, MOST_TAG
 
 MOST_MOMENT = 2.5e11
 """Unix seconds of a time of day, in the year 9892: every calendar can write it."""
@@ -48,6 +48,12 @@ Difference = Annotated[float, Meta(ge=-MOST_SECONDS, le=MOST_SECONDS)]
 Value = Annotated[float, Meta(ge=-MOST_VALUE, le=MOST_VALUE)]
 Json = Annotated[str, Meta(max_length=MOST_JSON)]
 """A text that `Table.decode` reads and writes anew."""
+Limit = Annotated[float, Meta(ge=0, le=MOST_SECONDS)] | None
+Words = Annotated[list[Prose], Meta(max_length=MOST_FACTS)]
+Names = Annotated[dict[Name, Name], Meta(max_length=MOST_FACTS)]
+Code = Annotated[str, Meta(pattern=r"\A([0-9a-f]{64})?\Z")]
+Setting = Prose | Integer | float | bool
+Processors = Annotated[int, Meta(ge=0, le=1 << 20)]
 JsonReader = Callable[[Any, Any], Any]
 """Checks a value of JSON, given its row."""
 
@@ -201,6 +207,48 @@ class IterationRow(NamedTuple):
     reserved_bytes: Count | None
 
 
+class TravellingQuestion(Struct, forbid_unknown_fields=True):
+    """The question of a job, and the code: the fields of its specification that travel."""
+
+    kind: Literal["workload", "command"]
+    name: Name
+    workload: Name | None
+    framework: Name | None
+    device: Name | None
+    dtype: Name | None
+    config: Name | None
+    parser: Name | None
+    compile: bool | None
+    compile_mode: Literal[("", *COMPILE_MODES)]  # type: ignore[valid-type]
+    seed: Integer | None
+    params: Annotated[dict[Name, Setting], Meta(max_length=MOST_FACTS)]
+    argv: Words
+    template: Words
+    find_max: Prose
+    snapshot: Digest | None
+    tree: Code
+    code: Code
+    env_name: Name
+    packages: Names
+    mps: Names
+    variables: Names
+    gpus: Annotated[int, Meta(ge=1, le=4096)]
+    cores: Processors
+    threads: Processors
+    timeout_s: Limit
+    gate_s: Limit
+    resume: bool
+    gate: bool
+    seed_by_round: bool = False
+    warmup: Annotated[int, Meta(ge=0, le=1 << 20)] = 0
+    prepare: Prose = ""
+
+
+QUESTION = TravellingQuestion.__struct_fields__
+ADDED = {"seed_by_round"}
+"""Fields of a question that earlier versions did not write: no stored hash counts them."""
+
+
 class TravellingAim(msgspec.Struct, forbid_unknown_fields=True):
     """What a submission asks about, a spec.Aim."""
 
@@ -310,6 +358,19 @@ def _check_leaves(value: Any) -> None:
         msgspec.convert(value, Prose | Integer | float | bool | None)
 
 
+def _question(value: Any, _row: Any) -> dict[str, Any]:
+    """Check the question of a job. Raises: BadLine, ValidationError for a field or a value that no job has; BadBundle
+    for a log format that only another mpsq knows."""
+    storable(value)
+    question = msgspec.convert(value, TravellingQuestion)
+    if question.parser is not None and question.parser not in parsers.names():
+        raise BadBundle(f"a job has the log format {question.parser!a}, which this mpsq does not know", "upgrade mpsq")
+    if any(type(setting) is float and abs(setting) > 1e300 for setting in question.params.values()):
+        raise BadLine("a setting is too large")
+    fields: dict[str, Any] = msgspec.to_builtins(question)
+    return fields
+
+
 def _tags(value: Any, _row: Any) -> list[str]:
     tags = msgspec.convert(value, Annotated[list[Name], Meta(max_length=MOST_ITEMS)])
     if any(len(tag) > MOST_TAG for tag in tags):
@@ -349,7 +410,7 @@ def _facts(value: Any, row: Any) -> dict[str, Any]:
 _JSON: Mapping[str, Mapping[str, JsonReader]] = {
     "groups": {"aim_json": _aim},
     "fingerprints": {"data_json": _facts},
-    "jobs": {"spec_json": lambda value, _: question.check(value), "tags_json": _tags},
+    "jobs": {"spec_json": _question, "tags_json": _tags},
     "hellos": {"hello_json": _tree},
     "exits": {"exit_json": _tree},
     "ingests": {"parser_state": _tree},

@@ -12,9 +12,9 @@ import pytest
 from msgspec.structs import fields
 
 from queue_runner import reports
-from queue_runner.bundles import question
 from queue_runner.bundles.bundle_files import make_bundle
 from queue_runner.bundles.harmless import BadBundle
+from queue_runner.bundles.rows import QUESTION
 from queue_runner.errors import MpsqError, UsageError
 from queue_runner.model import parse_selector
 from queue_runner.reports._common import printing
@@ -472,5 +472,5 @@ LEFT = {
 
 
 def test_every_field_of_a_job_travels_or_is_left_on_purpose() -> None:
-    assert {field.name for field in fields(JobSpec)} == {*question.FIELDS} | LEFT
-    assert not {*question.FIELDS} & LEFT
+    assert {field.name for field in fields(JobSpec)} == {*QUESTION} | LEFT
+    assert not {*QUESTION} & LEFT
