@@ -35,7 +35,8 @@ def main(folder: Path, version: str) -> dict[str, str]:
         venv.create(folder, system_site_packages=True, with_pip=True)
         if sys.prefix != sys.base_prefix:  # an environment itself, whose packages are none of the system
             packages = Path(sysconfig.get_path("purelib", vars={"base": str(folder)}))
-            (packages / "mpsq_base.pth").write_text(sysconfig.get_path("purelib") + "\n")
+            base = sysconfig.get_path("purelib")  # with what its own .pth files add, as one of an older mpsq
+            (packages / "mpsq_base.pth").write_text(f"import site; site.addsitedir({base!a})\n")
         error = _install(python, wheels, version)
         shutil.rmtree(wheels)
     except (OSError, subprocess.CalledProcessError, tarfile.TarError) as problem:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import os
+import subprocess
 import sys
+import sysconfig
+import tarfile
+import venv
 import zipfile
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -15,7 +21,7 @@ from queue_runner import __version__, config_file
 from queue_runner.checks import Check
 from queue_runner.errors import MpsqError
 from queue_runner.paths import Layout
-from queue_runner.remote import provision, targets
+from queue_runner.remote import box_setup, provision, targets
 from queue_runner.remote.link import Link
 from tests.cli_support import Cli
 from tests.remote.ssh_support import Box, running
@@ -111,6 +117,28 @@ def test_a_login_shell_may_be_csh(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert provision.look(link).is_ready
     with pytest.raises(MpsqError, match="the home of a user that does not exist"):
         provision.install(link, provision.Package(tmp_path, "1", 0, 0), "~no-such-user/mpsq")
+
+
+def test_an_environment_made_from_another_has_all_that_the_other_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of an older mpsq, which has the packages of its own Python by a .pth file: they were missing in the next."""
+    before, place = tmp_path / "before", tmp_path / "environment"
+    before.mkdir()
+    (before / "its.pth").write_text(f"{tmp_path / 'framework'}\n")
+    (tmp_path / "framework").mkdir()
+    (tmp_path / "framework" / "a_framework.py").touch()
+    path_of, create = sysconfig.get_path, venv.create
+    monkeypatch.setattr(sysconfig, "get_path", lambda *_, **given: path_of(*_, **given) if given else str(before))
+    monkeypatch.setattr(venv, "create", lambda folder, **given: create(folder, **{**given, "with_pip": False}))
+    monkeypatch.setattr(box_setup, "_install", lambda *_: "")
+    versions = iter([False, True])
+    monkeypatch.setattr(box_setup, "_has_mpsq", lambda *_: next(versions))
+    empty = io.BytesIO()
+    tarfile.open(fileobj=empty, mode="w").close()
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(empty.getvalue())))
+    python = box_setup.main(place, "1")["python"]
+    subprocess.run([python, "-c", "import a_framework"], check=True)
 
 
 def test_each_python_of_a_box_has_an_environment_of_its_own(
