@@ -42,6 +42,13 @@ def test_an_option_with_an_open_quote_is_refused(home: Path, tmp_path: Path, mon
         placement.placed(requested(argv=("true",), on="slurm", sbatch='--comment="x'), [])
 
 
+@pytest.mark.parametrize("option", ["--clusters=b", "-M b", "-Mb"])
+def test_a_cluster_of_which_squeue_does_not_know_is_refused(option: str) -> None:
+    """It would call each block forgotten."""
+    with pytest.raises(UsageError, match=r"cannot be given to sbatch: SLURM_CLUSTERS in `env`"):
+        commands.check(Profile(name="slurm", sbatch=option))
+
+
 def test_a_profile_has_the_keys_that_the_settings_know() -> None:
     keys = {field.name.removesuffix("_s").replace("_", "-") for field in fields(Profile)}
     assert keys == {"name", "slurm", *config_file.PROFILE} - {*config_file.SLURM}

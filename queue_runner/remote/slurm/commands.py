@@ -148,6 +148,7 @@ def _accounted(profile: Profile, job: str) -> str:
 
 REFUSED = {
     "array": "a submission is one block",
+    "clusters": "SLURM_CLUSTERS in `env` of the profile names the cluster, to every command of Slurm",
     "nodes": "a block runs on one node, so that its runs can be compared",
     "ntasks": "a block is one task",
     "wrap": "mpsq writes the batch script",
@@ -156,7 +157,7 @@ REFUSED = {
     "gpus": "--gpus has an option of its own",
 }
 """Options of sbatch that would break a block, and why."""
-_SHORT = {"-a": "--array", "-N": "--nodes", "-n": "--ntasks", "-t": "--time", "-G": "--gpus"}
+_SHORT = {"-a": "--array", "-M": "--clusters", "-N": "--nodes", "-n": "--ntasks", "-t": "--time", "-G": "--gpus"}
 TEST_S = 10.0
 
 
