@@ -70,6 +70,9 @@ class Mirror:
             state = convert(answer, BoxState)
         except ValidationError as error:
             raise Refused(f"its answer is not one of mpsq: {error}") from error
+        if not self._folder.path.is_dir():
+            state.more = False  # it was removed here, and takes nothing
+            return state
         for run, times in state.begun.items():
             if run not in self._runs:
                 raise Refused(f"it sent the times of a run that it was not given: {run[:80]!r}")

@@ -147,7 +147,8 @@ class Ssh(Target):
         mirror = Mirror(folder, [run.name for run in instructions.runs] if instructions is not None else [])
         have, done = mirror.have()
         names = sorted(path.name for path in folder.cancels.iterdir()) if folder.cancels.is_dir() else []
-        requests = [f"cancel/{name}" for name in names] + (["stop"] if folder.stop.exists() else [])
+        is_to_stop = folder.stop.exists() or not folder.path.is_dir()
+        requests = [f"cancel/{name}" for name in names] + ["stop"] * is_to_stop
         data = json.dumps(SyncRequest(have, {*done}, requests, LIMIT), default=to_builtins).encode()
         try:
             with self._call("sync", token, lambda stream: stream.write(data), ANSWER_S, MOVE_S) as answered:

@@ -171,6 +171,39 @@ def test_an_answer_is_not_longer_than_was_asked_for(tmp_path: Path) -> None:
         Mirror(Folder(tmp_path), ["1.1"]).take({"files": entries}, lambda count: bytes(count))
 
 
+def reach(far: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let each call look at this block on its box."""
+
+    @contextlib.contextmanager
+    def call(_: Link, verb: str, token: str, feed: Callable[[IO[bytes]], None], *limits: float) -> Iterator[Answered]:
+        sent = io.BytesIO()
+        feed(sent)
+        monkeypatch.setattr("sys.stdin", io.StringIO(sent.getvalue().decode()))
+        state, send = box.sync(far.path)
+        yield Answered(to_builtins(state), io.BytesIO(b"".join(send())))
+
+    monkeypatch.setattr(Link, "call", call)
+
+
+def test_a_block_whose_copy_here_was_removed_is_ended(
+    layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was silent for ever: the copy has nothing of the runs of which the box tells."""
+    far = Folder(tmp_path / "far")
+    far.run("1.1").path.mkdir(parents=True)
+    far.run("1.1").stdout.write_text("more than nothing")
+    (far.run("1.1").path / BEGAN).write_text('{"at": 10.0}')
+    far.fence.write_text("{}")
+    reach(far, monkeypatch)
+    made = ssh.Ssh("box", Profile(name="box", host="box", poll_s=0), layout)
+    lock = locks.try_lock(far.path / "home.lock")
+    assert lock is not None
+    with lock:
+        assert made.look(TOKEN).state == "running" and far.stop.exists()
+    far.ended.write_text("{}")
+    assert made.look(TOKEN).state == "gone" and not made.folder(TOKEN).path.exists()
+
+
 def test_a_block_whose_results_are_still_coming_is_not_gone(
     layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -183,14 +216,6 @@ def test_a_block_whose_results_are_still_coming_is_not_gone(
     for path in (far.fence, far.ended):
         path.write_text("{}")
 
-    @contextlib.contextmanager
-    def call(_: Link, verb: str, token: str, feed: Callable[[IO[bytes]], None], *limits: float) -> Iterator[Answered]:
-        sent = io.BytesIO()
-        feed(sent)
-        monkeypatch.setattr("sys.stdin", io.StringIO(sent.getvalue().decode()))
-        state, send = box.sync(far.path)
-        yield Answered(to_builtins(state), io.BytesIO(b"".join(send())))
-
     def at_the_front(name: str) -> tuple[ssh.Ssh, Folder]:
         made = ssh.Ssh("box", Profile(name="box", host="box", poll_s=0), Layout(layout.home / name))
         folder = made.folder(TOKEN)
@@ -199,7 +224,7 @@ def test_a_block_whose_results_are_still_coming_is_not_gone(
         write_json(folder.instructions, Instructions(1, "", 0, [], [run], {}, TOKEN, "box", "", box=True))
         return made, folder
 
-    monkeypatch.setattr(Link, "call", call)
+    reach(far, monkeypatch)
     for module in (mirror, ssh):
         monkeypatch.setattr(module, "LIMIT", 8)
     made, folder = at_the_front("full")
