@@ -261,6 +261,10 @@ class Dispatcher:
         failpoints.reach("blocks.marked")
         try:
             job = target.send(token, options)
+        except OSError as error:  # nothing can have started yet
+            if self._take_back(lane, token, target, str(error)):
+                self._closing[token] = target
+            raise
         except NotSent as error:
             if self._take_back(lane, token, target, str(error)):
                 self._say_silent(lane, target, error, TRY_AGAIN_S)
@@ -436,6 +440,7 @@ class Dispatcher:
     def _close(self, lane: str, token: str, target: Target, *, keep: bool = False) -> None:
         _ask_to_stop(target, token)
         self._watches.pop(token, None)
+        self._sent.pop(lane, None)
         if not keep:
             self._closing[token] = target
         self._say(lane, None)

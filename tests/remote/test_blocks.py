@@ -438,6 +438,42 @@ def test_a_block_whose_runs_were_changed_meanwhile_leaves_no_folder(
     assert [path for path in front.shared.iterdir() if path.is_dir()] == [] and front.target.sent == []
 
 
+def test_a_block_whose_script_cannot_be_written_is_sent_later(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As often as that happens: Slurm has not been asked yet."""
+
+    def full() -> str:
+        raise OSError(28, "No space left on device", "block.sh")
+
+    monkeypatch.setattr("queue_runner.remote.dispatcher.TRY_AGAIN_S", 0.0)
+    front.target.answer = full
+    for _ in range(7):
+        front.blocks.step()
+    assert front.row()["outcome"] is None and "No space left" in front.said[-1]
+    front.target.answer = lambda: "7"
+    front.target.seen = Seen("waiting", "PENDING")
+    front.blocks.step()
+    assert front.said[-1].endswith("sent as slurm job 7")
+
+
+def test_the_blocks_of_a_task_are_sent_again_twice_each(
+    layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A block that was forgotten twice, and ran, leaves the next one its tries."""
+    front = Front(layout, tmp_path / "shared", monkeypatch, retries=1, retry_on=("failed",))
+    for _ in range(5):
+        front.blocks.step()
+    assert len(front.target.sent) == 3
+    front.target.seen = Seen("running", "running")
+    front.begin()
+    write_result(front.folder(), outcome="FAILED", exit_code=1)
+    front.blocks.step()
+    assert front.row()["outcome"] == "FAILED"
+    front.target.seen = Seen("gone", "forgotten")
+    for _ in range(3):
+        front.blocks.step()
+    assert len(front.target.sent) == 5 and front.row(2)["outcome"] is None
+
+
 def test_an_upload_whose_answer_is_lost_is_removed_before_the_next(
     front: Front, monkeypatch: pytest.MonkeyPatch
 ) -> None:
