@@ -163,10 +163,10 @@ def command(*arguments: str, cwd: Path | None = None, module: str = COMMAND, **v
     return started
 
 
-def reader(command: list[str], **pipes: int) -> ForkedProgram | subprocess.Popen[bytes]:
+def reader(command: list[str], **options: Any) -> ForkedProgram | subprocess.Popen[bytes]:
     """Start the process that opens bundles, as bundles.reading does with subprocess.Popen."""
     if not can_be_forked():
-        return subprocess.Popen(command, **pipes)  # type: ignore[call-overload,no-any-return]
+        return subprocess.Popen(command, **options)
     (their_in, our_out), (our_in, their_out) = os.pipe(), os.pipe()
     with os.fdopen(their_in, "rb") as stdin, os.fdopen(their_out, "wb") as stdout, open(os.devnull, "wb") as stderr:
         started = ForkedProgram(READER, READER, (), os.environ, Path.cwd(), stdout, stderr, stdin)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from operator import attrgetter, lt
@@ -38,6 +37,7 @@ from queue_runner.spec import JobSpec
 from queue_runner.store import results
 from queue_runner.text import one_line
 from queue_runner.units import size
+from queue_runner.worker.start_worker import program
 
 VERSION = 2
 MAGIC = b"SQLite format 3\0"
@@ -227,9 +227,9 @@ class ReaderProcess:
 
     def _start(self) -> tuple[IO[bytes], IO[bytes]]:
         if self._child is None:
-            command = [sys.executable, "-m", "queue_runner.bundles.reader"]
+            command, env = program("queue_runner.bundles.reader")
             pipe = subprocess.PIPE
-            self._child = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL)
+            self._child = subprocess.Popen(command, env=env, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL)
         assert self._child.stdin is not None and self._child.stdout is not None
         return self._child.stdin, self._child.stdout
 

@@ -186,7 +186,9 @@ def _alone(layout: Layout) -> Iterator[None]:
 def _pip_settings() -> dict[str, str]:
     """Return pip's settings by name. A variable wins over its files, and there [install] over [global]."""
     settings = {}
-    for line in sorted((ask([sys.executable, "-m", "pip", "config", "list"]) or "").splitlines()):  # "" without pip
+    for line in sorted(
+        (ask([sys.executable, "-P", "-m", "pip", "config", "list"]) or "").splitlines()
+    ):  # "" without pip
         key, _, text = line.partition("=")
         if key.startswith(("global.", "install.")):
             settings[key.partition(".")[2]] = str(ast.literal_eval(text))

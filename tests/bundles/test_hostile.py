@@ -7,6 +7,7 @@ import json
 import os
 import random
 import sqlite3
+import subprocess
 import time
 import tracemalloc
 from collections.abc import Callable
@@ -359,6 +360,20 @@ def test_a_file_beyond_the_limit_is_refused_unread(there: Layout, monkeypatch: p
     refused(there, reading.MAGIC + bytes(1001), "larger than")
     monkeypatch.setattr(convert, "MOST_FILE_BYTES", 1000)
     refused(there, b"\x1f\x8b\x08" + bytes(1001), "larger than")
+
+
+def test_a_program_in_the_current_folder_is_not_run(
+    data: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was, in the place of a module of Python, and the bundle was called damaged."""
+    monkeypatch.setattr(reading, "subprocess", subprocess)
+    bundle = tmp_path / "g1.mpsq"
+    bundle.write_bytes(data)
+    (tmp_path / "resource.py").write_text("open('was_run', 'w')\n")
+    monkeypatch.chdir(tmp_path)
+    with reading.ReaderProcess() as process:
+        assert [*process.frames(bundle)]
+    assert not (tmp_path / "was_run").exists()
 
 
 def test_a_child_that_says_nonsense_is_refused(data: bytes, there: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
