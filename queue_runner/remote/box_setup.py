@@ -55,7 +55,7 @@ def _install(python: Path, wheels: Path, version: str) -> str:
     for source in (["--no-index"], []):
         done = subprocess.run(
             [
-                *(str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *source),
+                *(str(python), "-P", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *source),
                 *("--find-links", str(wheels), "--constraint", str(wheels / "constraints.txt"), f"mpsq=={version}"),
             ],
             stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,

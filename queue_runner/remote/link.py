@@ -92,8 +92,9 @@ class Link:
     def call(
         self, verb: str, token: str, feed: Callable[[IO[bytes]], object] | None = None, *limits: float
     ) -> AbstractContextManager[Answered]:
-        """Let the mpsq of the box do something (queue_runner.remote.box), as `run` does."""
-        return self.run(["-m", "queue_runner.remote.box", verb, __version__, self.base, token], feed, *limits)
+        """Let the mpsq of the box do something (queue_runner.remote.box), as `run` does. The folder of a login may have
+        any modules: none is imported."""
+        return self.run(["-P", "-m", "queue_runner.remote.box", verb, __version__, self.base, token], feed, *limits)
 
     @contextlib.contextmanager
     def run(
@@ -158,7 +159,7 @@ class Link:
         if code == 255 or code < 0:
             meant = next((text for sign, text in _LOGIN if sign in errors), "{last}")
             return Unreachable(meant.format(host=self.host, last=last))
-        if "No module named" in errors:
+        if "No module named" in errors or "Unknown option: -P" in errors:  # Python 3.10 lacks both
             return Refused(f"{self.python} there has no mpsq {__version__}: {self._install}")
         if code in (126, 127):
             return Refused(f"there is no {self.python} there: {self._set_python}")

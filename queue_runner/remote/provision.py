@@ -128,8 +128,10 @@ def install(link: Link, package: Package, place: str) -> str:
 
 
 def _on_one_line(source: str) -> str:
-    """Return a program that runs another one: csh, which may be the login shell there, quotes no end of a line."""
-    return f'exec(__import__("base64").b64decode("{base64.b64encode(source.encode()).decode()}"))'
+    """Return a program that runs another one: csh, which may be the login shell there, quotes no end of a line. It
+    imports nothing from the folder of the login."""
+    code = base64.b64encode(source.encode()).decode()
+    return f'import sys; sys.path = [p for p in sys.path if p]; exec(__import__("base64").b64decode("{code}"))'
 
 
 def environment(version: str, python: str, there: PythonThere) -> str:

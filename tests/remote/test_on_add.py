@@ -119,6 +119,21 @@ def test_a_login_shell_may_be_csh(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         provision.install(link, provision.Package(tmp_path, "1", 0, 0), "~no-such-user/mpsq")
 
 
+def test_programs_in_the_folder_of_a_login_are_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Modules of Python import others, and so ran a user's ~/random.py."""
+    (tmp_path / "ssh").write_text(CSH)
+    (tmp_path / "ssh").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    for name in ("base64", "json", "random", "tempfile"):
+        (tmp_path / f"{name}.py").write_text("open('was_run', 'w')\n")
+    monkeypatch.chdir(tmp_path)
+    link = Link("box", sys.executable, "")
+    assert provision.look(link).is_ready
+    with link.call("hello", "0" * 32) as answered:
+        assert answered.answer["python"]
+    assert not (tmp_path / "was_run").exists()
+
+
 def test_an_environment_made_from_another_has_all_that_the_other_has(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
