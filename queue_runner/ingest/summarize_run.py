@@ -84,6 +84,7 @@ def points_of(
 ) -> RunPoints:
     """Return the points of a run. `rows` returns columns of all its rows in a table, in the order of its file."""
     notes = [*rows("notes", "kind", "text")]
+    samples = read_samples(rows("conditions", "at", "data_json"))
     graphs: dict[str, list[tuple[int, float]]] = {name: [] for name in GRAPHS}
     for name, i, value in rows("metrics", "name", "i", "value"):
         if name in graphs and i is not None and value is not None and math.isfinite(value):
@@ -96,7 +97,7 @@ def points_of(
         notes=dict(reversed(notes)),
         dropped=[text for kind, text in notes if kind == FIELD_DROPPED],
         clocks=dict(rows("ingests", "source", "parser_state")),
-        conditions=_own_samples(rows("conditions", "at", "data_json")),
+        conditions=[sample for sample in samples if sample.source is None],  # without those of imported tools
         graphs=graphs,
         resumed_from=resumed_from,
         neighbour_share=neighbour_share,
@@ -174,11 +175,6 @@ def save(connection: Connection, run_id: int, assessment: Assessment) -> None:
     if assessment.neighbour_share is not None:
         results.save_metric(connection, run_id, SHARE, assessment.neighbour_share, "share")
     results.save_taints(connection, run_id, assessment.taints)
-
-
-def _own_samples(rows: Iterable[tuple[float, str]]) -> list[SensorSample]:
-    """Return samples in the order of their times, (time, JSON) as stored, without those of imported tools."""
-    return [sample for sample in read_samples(rows) if sample.source is None]
 
 
 def _recompiled(graphs: Mapping[str, Sequence[tuple[int, float]]]) -> dict[int, tuple[int, int]]:
