@@ -58,8 +58,7 @@ class Poller(ExitStack):
             self.close()
             self.connection = self.enter_context(read.reading(self._layout.db, patience_s=self._patience_s))
             self._file, self._commits, self._history = file, None, None
-        (version,) = read.tuples(self.connection, "PRAGMA data_version").fetchone()
-        commits = (version, *locks.worker(self._layout.home))
+        commits = (read.value(self.connection, "PRAGMA data_version"), *locks.worker(self._layout.home))
         late = now - self._changed_at >= ANEW_S
         if commits == self._commits and not late:
             return Change.NOTHING

@@ -71,12 +71,12 @@ class RoundTable:
         """Look whether another round has ended. Redraw the table then, or return the line of the round. Else
         report once in a while how many runs have ended; "" where there is nothing to print."""
         with read.reading(self._layout.db) as connection:
-            newest = next(iter(read.tuples(connection, _NEWEST_WHOLE, [self._group])))[0] or 0
+            newest = read.value(connection, _NEWEST_WHOLE, self._group) or 0
             if newest <= self._round:
                 return self._progress()
             self._round = newest
             families = answers.of_group(connection, self._group)
-            (started_at,) = read.tuples(connection, _STARTED, [self._group]).fetchone()
+            started_at = read.value(connection, _STARTED, self._group)
         self._said_at = time.monotonic()
         title = self._title(families, max(0.0, time.time() - started_at) if started_at else None)
         if self._live is None:

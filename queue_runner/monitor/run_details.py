@@ -154,9 +154,10 @@ _OF_SPEC = ("cwd", "python", "seed", "timeout_s", "parser", "copy", "allow_chang
 def details(layout: Layout, connection: sqlite3.Connection, run: RunView) -> Details:
     """Return everything about one run."""
     spec, run_id = run.spec.in_round(run.repeat), run.run_id
-    samples = read.tuples(connection, "SELECT at, data_json FROM conditions WHERE run_id = ?", [run_id])
+    samples = read.tuples(connection, "SELECT at, data_json FROM conditions WHERE run_id = ? ORDER BY at", [run_id])
+    conditions = samples.fetchall()
     marks = read.tuples(connection, "SELECT t_s, name, edge FROM phases WHERE run_id = ? ORDER BY offset", [run_id])
-    use = gpu_use.measured(read_samples(samples), [PhaseMark(*row) for row in marks], run.started_at, run.real_s)
+    use = gpu_use.measured(read_samples(conditions), [PhaseMark(*row) for row in marks], run.started_at, run.real_s)
     of_run = f"run_id = {run_id}"
     history = _rows(connection, HistoryEvent, f"v_event WHERE job_id = {run.job_id} ORDER BY id")
     return Details(
@@ -166,8 +167,8 @@ def details(layout: Layout, connection: sqlite3.Connection, run: RunView) -> Det
         torch=interpreter.torch_of(spec.python) if spec.python else None,
         schedule=read.schedule_name(connection, run.schedule_id),
         code=_code(connection, run.snapshot_hash),
-        hello=_json(_value(connection, "SELECT hello_json FROM hellos WHERE run_id = ?", run_id)),
-        exit=_json(_value(connection, "SELECT exit_json FROM exits WHERE run_id = ?", run_id)),
+        hello=_json(read.value(connection, "SELECT hello_json FROM hellos WHERE run_id = ?", run_id)),
+        exit=_json(read.value(connection, "SELECT exit_json FROM exits WHERE run_id = ?", run_id)),
         phases_s={name: s for name in _PHASES if (s := getattr(run, f"{name}_s")) is not None},
         segments=_segments(connection, run_id),
         taints=_rows(connection, Taint, f"taints WHERE {of_run} ORDER BY severity DESC, kind"),
@@ -180,7 +181,12 @@ def details(layout: Layout, connection: sqlite3.Connection, run: RunView) -> Det
         evaluation=_last_evaluation(connection, run_id),
         mfu=_mfu(layout, connection, run),
         gpu_busy_share=use.busy_share if use else None,
-        start=_start(connection, run_id),
+        start={
+            key: data[key]
+            for _, text in conditions
+            for data in [json.loads(text)]
+            for key in _START_FACTS & data.keys()
+        },
     )
 
 
@@ -195,26 +201,12 @@ def _rows(connection: sqlite3.Connection, kind: type[T], source: str) -> list[T]
     return [kind(*row) for row in read.tuples(connection, f"SELECT {names} FROM {source}")]
 
 
-def _value(connection: sqlite3.Connection, sql: str, key: object) -> Any:
-    """Return the only column of the row with this key; None without one."""
-    (value,) = read.tuples(connection, sql, [key]).fetchone() or (None,)
-    return value
-
-
 def _json(text: str | None) -> Mapping[str, Any] | None:
     return None if text is None else dict(json.loads(text))
 
 
-_START_FACTS = ("gate_waited_s",)
+_START_FACTS = frozenset({"gate_waited_s"})
 """Keys of the conditions of a run that say how it was started (docs/json.md)."""
-
-
-def _start(connection: sqlite3.Connection, run_id: int) -> dict[str, float]:
-    texts = read.tuples(connection, "SELECT data_json FROM conditions WHERE run_id = ? ORDER BY at", [run_id])
-    samples = [json.loads(text) for (text,) in texts]
-    return {key: sample[key] for sample in samples for key in _START_FACTS if key in sample}
-
-
 _LOST_LINES = ("unknown", "bad", "forged", "torn", "rewritten")
 
 
@@ -234,7 +226,7 @@ def _last_evaluation(connection: sqlite3.Connection, run_id: int) -> Evaluation 
     if last is None:
         return None
     _, step, train, val = last
-    last_i = _value(connection, "SELECT i FROM iterations WHERE run_id = ? ORDER BY offset DESC LIMIT 1", run_id)
+    last_i = read.value(connection, "SELECT i FROM iterations WHERE run_id = ? ORDER BY offset DESC LIMIT 1", run_id)
     return Evaluation(step, train, val, last_i)
 
 
@@ -247,10 +239,8 @@ def _mfu(layout: Layout, connection: sqlite3.Connection, run: RunView) -> Mfu | 
     rate = flops / median_s if flops is not None and median_s else None
     if rate is None and share is None:
         return None
-    machine = read.tuples(
-        connection, "SELECT data_json FROM fingerprints WHERE hash = ?", [run.machine_hash]
-    ).fetchone()
-    cores = read_machine(machine[0] if machine else None).gpu_cores
+    machine = read.value(connection, "SELECT data_json FROM fingerprints WHERE hash = ?", run.machine_hash)
+    cores = read_machine(machine).gpu_cores
     peak = peaks.known(config_file.load(layout.config).peak_tflops, run.device, run.device_name, cores, run.dtype)
     peak = peaks.of_gpus(peak, run.spec.gpus)
     return Mfu(
@@ -292,7 +282,7 @@ def _patch(connection: sqlite3.Connection, job: int, digest: str | None) -> Patc
         reason = "there was no commit" if in_repository else "its code was not in a repository"
         return Patch(job, f"{reason}, so there is no patch", None)
     where = f"commit {code.git_commit}" + (f" on {code.git_branch}" if code.git_branch else "")
-    text = _value(connection, "SELECT diff FROM snapshots WHERE hash = ?", digest)
+    text = read.value(connection, "SELECT diff FROM snapshots WHERE hash = ?", digest)
     if text is None:
         return Patch(job, f"{where}, and a patch that was too large to be stored", None)
     return Patch(job, where, text) if text else Patch(job, f"{where}, without changes", None)

@@ -150,6 +150,12 @@ def tuples(connection: sqlite3.Connection, sql: str, values: Sequence[Any] | Map
     return cursor.execute(sql, values)
 
 
+def value(connection: sqlite3.Connection, sql: str, *values: Any) -> Any:
+    """Return the only column of the first row of a query; None without one."""
+    (result,) = tuples(connection, sql, values).fetchone() or (None,)
+    return result
+
+
 LAST_EVALUATIONS = """
 SELECT run_id, step, max(value) FILTER (WHERE split = 'train' AND i = step),
     max(value) FILTER (WHERE split = 'val' AND i = step)
@@ -178,7 +184,7 @@ def _revision(connection: sqlite3.Connection) -> str | None:
         if names:
             raise MpsqError("this database was not made by mpsq", "move it away or set MPSQ_HOME to another folder")
         return None
-    (revision,) = tuples(connection, "SELECT version_num FROM alembic_version").fetchone() or (None,)
+    revision: str | None = value(connection, "SELECT version_num FROM alembic_version")
     return revision
 
 
@@ -249,15 +255,13 @@ def where(selector: Selector, connection: sqlite3.Connection) -> tuple[str, list
 
 def count_waiting(connection: sqlite3.Connection) -> int:
     """Return how many runs wait, held ones included."""
-    (count,) = tuples(connection, "SELECT count(*) FROM runs WHERE state IN ('QUEUED', 'HELD')").fetchone()
-    return int(count)
+    return int(value(connection, "SELECT count(*) FROM runs WHERE state IN ('QUEUED', 'HELD')"))
 
 
 def count_preflights(connection: sqlite3.Connection) -> int:
     """Return how many of the runs that wait are preflights."""
     sql = "SELECT count(*) FROM runs WHERE state IN ('QUEUED', 'HELD') AND number = ?"
-    (count,) = tuples(connection, sql, [PREFLIGHT]).fetchone()
-    return int(count)
+    return int(value(connection, sql, PREFLIGHT))
 
 
 def waiting_specs(connection: sqlite3.Connection) -> list[str]:
@@ -292,8 +296,8 @@ def schedule_name(connection: sqlite3.Connection, id: int | None) -> str | None:
     """Return the name of the schedule that submitted a job; None for a job submitted by a person."""
     if id is None:
         return None
-    row = tuples(connection, "SELECT name FROM schedules WHERE id = ?", [id]).fetchone()
-    return str(row[0]) if row else f"number {id}, removed since"
+    name: str | None = value(connection, "SELECT name FROM schedules WHERE id = ?", id)
+    return name or f"number {id}, removed since"
 
 
 class LaneRow(Struct, frozen=True):
