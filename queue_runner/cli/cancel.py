@@ -34,7 +34,8 @@ def cancel(
     """
     from queue_runner import config_file
     from queue_runner.control import cancellation as use_case
-    from queue_runner.host import locks
+    from queue_runner.host.locks import START_A_WORKER
+    from queue_runner.monitor.queue_state import NO_WORKER
 
     layout = home()
     selectors = chosen(ids, tag)
@@ -47,7 +48,7 @@ def cancel(
     else:
         print("\n".join(sentences((run.run, _fate(run)) for run in results)))
     if any(run.result in (use_case.CancelResult.UNRECORDED, use_case.CancelResult.UNWATCHED) for run in results):
-        say(f"no worker runs this queue; {locks.START_A_WORKER}")
+        say(f"{NO_WORKER}; {START_A_WORKER}")
 
 
 def _fate(run: Cancelled) -> str:

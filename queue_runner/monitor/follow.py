@@ -77,7 +77,7 @@ class Follower:
         self._wrote = True
         self._waits = False
         self._checked_at = float("-inf")
-        self._trouble = self._silence = self._reason = ""
+        self._reported: dict[str, str] = {}
 
     def follow(self) -> Awaited:
         """Follow until all runs have ended, or there is no worker to record how one ended.
@@ -107,7 +107,7 @@ class Follower:
 
     def _next(self, poller: Poller) -> RunView | None:
         """Wait for the next run to start, or to end without a start, and return it; None when no run is left."""
-        self._reason, self._waits = "", False
+        self._reported["reason"], self._waits = "", False
         change = Change.QUEUE
         remaining: list[RunView] = []
         while True:
@@ -149,7 +149,7 @@ class Follower:
             self._check_worker(poller, run, finished=finished)
             if time.monotonic() - self._progress_at >= _PROGRESS_S:
                 self._report_progress()
-            finished_at = (finished_at or time.monotonic()) if finished and self._trouble else None
+            finished_at = (finished_at or time.monotonic()) if finished and self._reported.get("trouble") else None
             if finished_at and time.monotonic() - finished_at > _PATIENCE_S:
                 return None
             self._wait(POLL_S)
@@ -187,10 +187,8 @@ class Follower:
         """Report why the first of these runs waits: once, and again when the reason changes."""
         run = min(remaining, key=lambda run: (run.state == State.HELD, -run.priority, run.position))
         reason = explain_all(self._layout, poller.connection, [parse_selector(run.run)])[0]
-        reported = reason.sentence if reason.kind == "remote" else reason.kind
-        if reported == self._reason:
+        if not self._is_new("reason", reason.sentence if reason.kind == "remote" else reason.kind):
             return
-        self._reason = reported
         if reason.kind == "next" or (reason.kind == "worker" and self._keep is not None):
             return  # nothing to wait for, or not long
         self._waits = True
@@ -205,26 +203,29 @@ class Follower:
         self._checked_at = now
         if run is not None:
             silence = "".join(awaiting.silences(poller.connection, [run]))
-            if silence != self._silence:
+            if self._is_new("silence", silence):
                 self._say(f"--- {silence}" if silence else "--- it answers again")
-            self._silence = silence
         if self._keep is not None:
             if not locks.worker(self._layout.home)[0]:
                 self._keep()
             return
         trouble = self._find_trouble(run, finished)
-        if trouble != self._trouble:
-            self._trouble = trouble
+        if self._is_new("trouble", trouble):
             if not trouble:
                 self._say("--- a worker is running again")
-            elif run is not None or self._reason != "worker":  # else already reported
+            elif run is not None or self._reported["reason"] != "worker":  # else already reported
                 self._say(f"--- {trouble}\n    {START_A_WORKER}")
+
+    def _is_new(self, what: str, text: str) -> bool:
+        """Return whether this is another text than the last one on the same thing."""
+        last, self._reported[what] = self._reported.get(what, ""), text
+        return text != last
 
     def _find_trouble(self, run: RunView | None, finished: bool) -> str:
         if locks.worker(self._layout.home)[0]:
             return ""
         if run is None:
-            return "no worker runs this queue: queued jobs will not start"
+            return f"{queue_state.NO_WORKER}: queued jobs will not start"
         if finished:
             return "the run has finished, but no worker is running to record its result"
         if queue_state.is_supervised(RunDir(self._layout.runs / run.run)):

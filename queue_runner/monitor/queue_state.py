@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from queue_runner.monitor.run_view import RunView
 
 
+NO_WORKER = "no worker runs this queue"
+RESUME = "mpsq resume continues it"
+
+
 class LaneState(Struct, frozen=True):
     """State of one of several lanes, and the run that has it or the whole machine."""
 
@@ -86,9 +90,9 @@ def obstacles(layout: Layout, connection: sqlite3.Connection) -> list[str]:
     """Return why no run of this queue starts before a user acts, and what to do: it is paused, no worker runs."""
     sentences = []
     if read.lane(connection, DEFAULT_LANE).paused_at:
-        sentences.append("the queue is paused; mpsq resume continues it")
+        sentences.append(f"the queue is paused; {RESUME}")
     if not locks.worker(layout.home)[0]:
-        sentences.append(f"no worker runs this queue; {locks.START_A_WORKER}")
+        sentences.append(f"{NO_WORKER}; {locks.START_A_WORKER}")
     return sentences
 
 

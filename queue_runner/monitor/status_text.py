@@ -88,7 +88,7 @@ def _lane_state(lane: LaneState) -> str:
         parts.append(f"{run_and_question(lane.running)}, {units.duration(max(time.time() - since, 0.0))}")
     if lane.paused_at:
         why = f" ({one_line(lane.paused_reason)})" if lane.paused_reason else ""
-        parts.append(f"paused: mpsq resume --lane{why}")
+        parts.append(f"paused: mpsq resume --lane {lanes.short(lane.name)}{why}")
     elif lane.blocked_reason:
         parts.append(one_line(lane.blocked_reason))
     return "; ".join(parts) or "free"

@@ -10,10 +10,11 @@ from msgspec import Struct
 from queue_runner import units
 from queue_runner.analysis.stats import by_key
 from queue_runner.host.locks import START_A_WORKER
-from queue_runner.lanes import is_remote, parts, short
+from queue_runner.lanes import is_remote, kind, needs, parts, short
 from queue_runner.model import DEFAULT_LANE, Condition, Obstacle, State
-from queue_runner.monitor.queue_state import QueueState
-from queue_runner.monitor.run_view import QueuedRun
+from queue_runner.monitor.queue_state import NO_WORKER, RESUME, QueueState
+from queue_runner.monitor.run_view import QueuedRun, stored_spec
+from queue_runner.spec import JobSpec
 from queue_runner.store import read
 from queue_runner.store.read import RemoteLane
 from queue_runner.store.ready import UNDECIDED, behind
@@ -26,6 +27,8 @@ _UNMET = (
 _BOUND = (
     "SELECT DISTINCT j.id, j.lane FROM jobs j JOIN runs r ON r.job_id = j.id WHERE r.state = 'QUEUED' AND j.lane <> ?"
 )
+_QUEUED = "SELECT DISTINCT j.id, j.spec_json FROM jobs j JOIN runs r ON r.job_id = j.id WHERE r.state = 'QUEUED'"
+_WITHOUT = "mpsq edit {job} --after '' removes the dependencies"
 _WISH = {Condition.OK: "succeed", Condition.ANY: "end", Condition.FAIL: "fail"}
 
 
@@ -50,16 +53,24 @@ class _Edge(Struct, frozen=True):
 def stops(connection: sqlite3.Connection, runs: Sequence[QueuedRun]) -> dict[int, str]:
     """Return, by run id, why mpsq (not a user) keeps a run from starting until runs are released."""
     stopped = {run.run_id: run.blocked_reason for run in runs if run.state == State.HELD and run.blocked_reason}
-    queued = [run for run in runs if run.state == State.QUEUED]
-    if not queued:
-        return stopped
-    held = {job for (job,) in read.tuples(connection, _HELD_BY_MPSQ)}
-    stuck = behind(held, read.tuples(connection, UNDECIDED).fetchall()) if held else {}
-    jobs = {run.run_id: stuck[run.job_id] for run in queued if run.job_id in stuck}
+    jobs = behind_held(connection, runs, _BY_MPSQ)
     return stopped | {run_id: f"it waits for job {job}, which mpsq holds" for run_id, job in jobs.items()}
 
 
-_HELD_BY_MPSQ = "SELECT DISTINCT job_id FROM runs WHERE state = 'HELD' AND blocked_reason IS NOT NULL"
+_BY_MPSQ = "blocked_reason IS NOT NULL"
+BY_USER = "blocked_reason IS NULL"
+
+
+def behind_held(connection: sqlite3.Connection, runs: Sequence[QueuedRun], by: str) -> dict[int, int]:
+    """Return, by the id of each queued run that waits for a held job, even indirectly, that job. `by` is SQL."""
+    queued = [run for run in runs if run.state == State.QUEUED]
+    held = (
+        {job for (job,) in read.tuples(connection, f"SELECT job_id FROM runs WHERE state = 'HELD' AND {by}")}
+        if queued
+        else {}
+    )
+    stuck = behind(held, read.tuples(connection, UNDECIDED).fetchall()) if held else {}
+    return {run.run_id: stuck[run.job_id] for run in queued if run.job_id in stuck}
 
 
 def reasons(
@@ -76,6 +87,8 @@ def reasons(
     by_run: dict[int, Reason] = {}
     ahead: list[str] = []
     bound: dict[int, str] = dict(read.tuples(connection, _BOUND, [DEFAULT_LANE])) if queue.lanes else {}
+    is_paused = any(lane.paused_at for lane in queue.lanes)
+    specs: dict[int, str] = dict(read.tuples(connection, _QUEUED)) if is_paused else {}
     unmet = by_key((_Edge(*edge) for edge in read.tuples(connection, _UNMET)), lambda edge: edge.job_id)
     for run in runs:
         if run.state == State.RUNNING and not is_remote(run.lane):
@@ -85,7 +98,9 @@ def reasons(
         reason = _of_itself(run, unmet.get(run.job_id, ()), now)
         if reason is None and is_remote(run.lane):
             reason = _elsewhere(run, queue, remote[run.lane])
-        reason = reason or _of_lane(run, queue, bound.get(run.job_id, ""))
+        if reason is None:
+            spec = stored_spec(specs[run.job_id]) if run.job_id in specs else None
+            reason = _of_lane(run, queue, bound.get(run.job_id, ""), spec)
         by_run[run.run_id] = reason or _of_the_queue(run, queue, ahead)
         if reason is None:
             ahead.append(run.run)
@@ -103,20 +118,21 @@ def _of_itself(run: QueuedRun, unmet: Sequence[_Edge], now: float) -> Reason | N
             step = f"fix the cause, then {step}; mpsq config set hold_after_failures 0 turns this off"
         return Reason("held", "its release", sentence, f"{step}; mpsq cancel {job} cancels it")
     if run.deadline_at is not None and run.deadline_at <= now:
-        return Reason("deadline", "nothing: too late", "to be skipped, because its --deadline has passed", "")
+        sentence = "to be skipped, because its --deadline has passed"
+        return Reason("deadline", "nothing: too late", sentence, f"mpsq edit {job} --deadline '' removes it")
     impossible = [edge.on_job_id for edge in unmet if edge.verdict == "impossible"]
     if impossible:
         on = impossible[0]
-        return Reason(
-            "dependency", f"nothing: job {on}", f"to be skipped, because job {on} did not end as required", ""
-        )
+        sentence = f"to be skipped, because job {on} did not end as required"
+        return Reason("dependency", f"nothing: job {on}", sentence, _WITHOUT.format(job=job))
     if unmet:
         return _of_others(job, unmet)
     if run.not_before_at is not None and run.not_before_at > now:
         at = clock(run.not_before_at, now)
         left = units.duration(run.not_before_at - now)
         if run.attempt > 1:
-            return Reason("time", f"{at} (back-off)", f"it will be retried at {at}, in {left}", "")
+            step = f"mpsq edit {job} --at '' starts it now"
+            return Reason("time", f"{at} (back-off)", f"it will be retried at {at}, in {left}", step)
         return Reason("time", at, f"it is scheduled for {at}, in {left}", f"mpsq edit {job} --at '' removes the time")
     return None
 
@@ -124,14 +140,15 @@ def _of_itself(run: QueuedRun, unmet: Sequence[_Edge], now: float) -> Reason | N
 def _elsewhere(run: QueuedRun, queue: QueueState, lane: RemoteLane) -> Reason:
     status = lane.status
     if not queue.worker:
-        return Reason("worker", "a worker", "no worker runs this queue: nothing is sent", START_A_WORKER)
+        return Reason("worker", "a worker", f"{NO_WORKER}: nothing is sent", START_A_WORKER)
     if run.cancel_requested_at:
         status = f"its cancellation was requested and is in progress ({status})"
     return Reason("remote", status, status, f"mpsq cancel {run.job_id} cancels it")
 
 
-def _of_lane(run: QueuedRun, queue: QueueState, bound: str) -> Reason | None:
-    """Return the reason that a run has by the lane that its submission is bound to, or by needing several."""
+def _of_lane(run: QueuedRun, queue: QueueState, bound: str, spec: JobSpec | None = None) -> Reason | None:
+    """Return the reason that a run has by the lane that its submission is bound to, by needing several, or, with its
+    `spec`, since those that it could use are paused."""
     if not queue.worker or queue.paused_at:
         return None
     if queue.blocked_reason and queue.blocked_kind is Obstacle.RESERVED and queue.blocked_for == run.run_id:
@@ -141,15 +158,21 @@ def _of_lane(run: QueuedRun, queue: QueueState, bound: str) -> Reason | None:
         if lane.name not in parts(bound):
             continue
         if lane.paused_at:
-            step = f"mpsq resume --lane {short(lane.name)} resumes it"
-            return Reason(
-                "paused", "mpsq resume --lane", f"its submission is bound to lane {lane.name}, which is paused", step
-            )
+            return _paused_lane(lane.name, f"its submission is bound to lane {lane.name}, which is paused")
         if lane.running is not None:
             on = lane.running.run
             sentence = f"its submission is bound to lane {lane.name}, which run {on} occupies"
             return Reason("turn", f"lane {short(lane.name)}, run {on}", sentence, "mpsq status shows the lanes")
+    if spec is not None and not bound:
+        usable = [lane for lane in queue.lanes if kind(lane.name) == needs(spec)]
+        paused = [lane.name for lane in usable if lane.paused_at]
+        if len(usable) >= spec.gpus > len(usable) - len(paused):
+            return _paused_lane(paused[0], f"the lanes that it could use are paused: {', '.join(paused)}")
     return None
+
+
+def _paused_lane(lane: str, sentence: str) -> Reason:
+    return Reason("paused", f"lane {short(lane)}: paused", sentence, f"mpsq resume --lane {short(lane)} resumes it")
 
 
 def _of_others(job: int, unmet: Sequence[_Edge]) -> Reason:
@@ -161,7 +184,7 @@ def _of_others(job: int, unmet: Sequence[_Edge]) -> Reason:
         f"job {first.on_job_id} to {wish}{others}",
         f"job {first.on_job_id} must {wish} first"
         + (f", and {units.counted(more, 'more job')} must end as required" if more else ""),
-        f"mpsq why {first.on_job_id}; mpsq edit {job} --after '' removes the dependencies",
+        f"mpsq why {first.on_job_id}; {_WITHOUT.format(job=job)}",
     )
 
 
@@ -170,9 +193,9 @@ def _of_the_queue(run: QueuedRun, queue: QueueState, ahead: Sequence[str]) -> Re
         return Reason("blocked", run.blocked_reason, run.blocked_reason, "mpsq status shows what it waits for")
     if queue.paused_at:
         why = f" ({queue.paused_reason})" if queue.paused_reason else ""
-        return Reason("paused", "mpsq resume", f"the queue is paused{why}", "mpsq resume continues it")
+        return Reason("paused", "mpsq resume", f"the queue is paused{why}", RESUME)
     if not queue.worker:
-        return Reason("worker", "a worker", "no worker runs this queue", START_A_WORKER)
+        return Reason("worker", "a worker", NO_WORKER, START_A_WORKER)
     gate = queue.blocked_reason if queue.blocked_kind is Obstacle.GATE else None
     if gate and gate.startswith(name := f"run {run.run} waits "):
         step = "mpsq status shows when it is free again; a job submitted with --no-gate starts on a busy machine, too"

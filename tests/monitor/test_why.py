@@ -16,8 +16,9 @@ from queue_runner.model import NOT_FAILED, Obstacle, Outcome, Selector, parse_se
 from queue_runner.monitor import listing, run_view
 from queue_runner.monitor.awaiting import Awaited
 from queue_runner.monitor.explanation import RunContext, _before, _most_informative, explain, explain_all
-from queue_runner.monitor.queue_state import QueueState, Supervision
+from queue_runner.monitor.queue_state import LaneState, QueueState, Supervision
 from queue_runner.monitor.run_view import RunView
+from queue_runner.monitor.status_text import _lane_state
 from queue_runner.monitor.waiting import Reason, _of_lane, _of_the_queue
 from queue_runner.paths import Layout
 from queue_runner.spec import JobSpec, NewJob
@@ -130,6 +131,25 @@ def test_what_keeps_the_lane_is_not_read_from_a_sentence(kind: Obstacle | None) 
     own = _of_lane(waiting, kept, "")
     assert own is not None and own.sentence == "it needs more than is free: wait"
     assert _of_lane(replace(waiting, run_id=4), kept, "") is None
+
+
+@pytest.mark.parametrize(
+    ("device", "paused", "is_waiting"),
+    [("cpu", ("cpu:0", "cpu:1"), True), ("cpu", ("cpu:0",), False), ("mps", ("cpu:0", "cpu:1"), False)],
+)
+def test_a_run_whose_lanes_are_all_paused_does_not_start_immediately(
+    device: str, paused: tuple[str, ...], is_waiting: bool
+) -> None:
+    lanes = [LaneState(name, None, 1.0 if name in paused else None, None) for name in ("cpu:0", "cpu:1")]
+    queue = QueueState(True, 1, None, None, lanes=lanes)
+    reason = _of_lane(run("QUEUED", run_id=3), queue, "", replace(SPEC, device=device))
+    assert (reason is not None) == is_waiting
+    assert reason is None or reason.next_step == "mpsq resume --lane cpu:0 resumes it"
+
+
+def test_a_paused_lane_names_the_command_that_resumes_it() -> None:
+    """It named mpsq resume --lane, which is refused."""
+    assert _lane_state(LaneState("cpu:0", None, 1.0, "by hand")) == "paused: mpsq resume --lane cpu:0 (by hand)"
 
 
 def test_a_run_behind_one_that_waits_for_quiet_has_its_turn_after_it() -> None:
