@@ -77,6 +77,11 @@ def clock(at: float, now: float | None = None, zone: ZoneInfo | None = None) -> 
     return f"{moment:%Y-%m-%d %H:%M}"
 
 
+def stamp(at: float) -> str:
+    """Format a time with its day and second: `2026-11-22 06:00:00`."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
+
+
 def zone(name: str) -> ZoneInfo:
     """Return the time zone of an IANA name. Raises: UsageError when there is none."""
     from zoneinfo import ZoneInfo

@@ -9,14 +9,13 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct, field
 
-from queue_runner import config_file, units
+from queue_runner import units
 from queue_runner.analysis.stats import by_key
 from queue_runner.host import protected
 from queue_runner.host.locks import START_A_WORKER
 from queue_runner.host.run_dir import RunDir
 from queue_runner.model import DEFAULT_LANE, IN_COPY, NOT_FAILED, PREFLIGHT, Outcome, Selector, State
-from queue_runner.monitor import eta, queue_state, queue_status, run_view, waiting
-from queue_runner.monitor.progress import paces
+from queue_runner.monitor import eta, group_summary, progress, queue_state, run_view, waiting
 from queue_runner.monitor.queue_state import QueueState, Supervision
 from queue_runner.monitor.run_view import RunView
 from queue_runner.monitor.waiting import Reason
@@ -110,7 +109,7 @@ def troubles(run: RunView, supervision: Supervision, worker: bool) -> list[tuple
         (
             warden and run.paused_at,
             f"it was suspended {units.duration(paused_s)} ago, and keeps its place and its memory",
-            "mpsq resume {run}",
+            "mpsq resume {run} continues it",
         ),
         (
             warden and stopped and not run.paused_at,
@@ -242,6 +241,11 @@ def _remedy_of_preflight(ended: str) -> str:
     return step.partition(", then mpsq retry")[0].replace("{run}", f"{{job}}.{PREFLIGHT}")
 
 
+_SAME_REPEAT = "job_id = ? AND repeat = ?"
+_REQUEUED = "SELECT reason FROM v_event WHERE run = ? AND verb = 'unclaim' ORDER BY id DESC LIMIT 1"
+_IN_COPY = "SELECT text FROM notes WHERE run_id = ? AND kind = ?"
+
+
 def explain_all(layout: Layout, connection: sqlite3.Connection, selectors: Sequence[Selector]) -> list[Why]:
     """Return the reasons of the selected runs: of the run itself, or of the most informative run of each job.
 
@@ -251,7 +255,7 @@ def explain_all(layout: Layout, connection: sqlite3.Connection, selectors: Seque
     queue = queue_state.look(layout, connection)
     named = {f"{selector.job}.{selector.number}" for selector in selectors}
     pairs = [
-        (run, _attempts(connection, run) if run.run in named else members)
+        (run, run_view.runs(connection, _SAME_REPEAT, [run.job_id, run.repeat]) if run.run in named else members)
         for members in by_key(runs, lambda run: run.job_id).values()
         for run in ([run for run in members if run.run in named] or [_most_informative(members)])
     ]
@@ -261,9 +265,11 @@ def explain_all(layout: Layout, connection: sqlite3.Connection, selectors: Seque
     if unstarted := {run.run_id for run in chosen if run.state in (State.QUEUED, State.HELD)}:
         outline = run_view.queue_outline(connection)
         waits = waiting.reasons(connection, queue, outline, elsewhere, time.time(), unstarted)
-    has_turn = any(run.run_id in waits and waits[run.run_id].kind == "turn" for run in chosen)
-    starting = _starting(layout, connection) if has_turn else {}
-    undecided = queue_status.undecided(connection)
+    starting: dict[str, str] = {}
+    if any(waits[run.run_id].kind == "turn" for run in chosen if run.run_id in waits):
+        estimate = progress.estimate(layout, connection, run_view.queue(connection, eta.EXPECTED))
+        starting = {run: eta.starting(turn, time.time()) for run, turn in estimate.turns.items()}
+    undecided = group_summary.undecided(connection)
     return [
         explain(
             run,
@@ -271,27 +277,19 @@ def explain_all(layout: Layout, connection: sqlite3.Connection, selectors: Seque
                 queue,
                 waits=waits.get(run.run_id),
                 schedule=read.schedule_name(connection, run.schedule_id),
-                requeued=_requeued(connection, run) if run.state == State.QUEUED else None,
+                requeued=read.value(connection, _REQUEUED, run.run) if run.state == State.QUEUED else None,
                 starting=starting.get(run.run, ""),
                 remote=elsewhere[run.lane].status if run.lane in elsewhere else "",
                 before=_before(run, others),
                 retried=_retried(run, others),
                 undecided=undecided.get(run.group_id, ""),
-                in_copy=_in_copy(connection, run),
+                in_copy=read.value(connection, _IN_COPY, run.run_id, IN_COPY) or "",
                 instead_of_rounds=_instead_of_rounds(connection, run),
                 supervision=queue_state.supervision(RunDir(layout.run_dir(run.run))),
             ),
         )
         for run, others in pairs
     ]
-
-
-def _starting(layout: Layout, connection: sqlite3.Connection) -> dict[str, str]:
-    """Return when each of the first runs of the queue starts, in words."""
-    now, first = time.time(), run_view.queue(connection, eta.EXPECTED)
-    gap_s = config_file.load(layout.config).cooldown_s
-    estimate = eta.estimate(connection, first, now, left_s=paces(connection, first), gap_s=gap_s)
-    return {run: eta.starting(turn, now) for run, turn in estimate.turns.items()}
 
 
 def _most_informative(runs: Sequence[RunView]) -> RunView:
@@ -310,24 +308,12 @@ def _most_informative(runs: Sequence[RunView]) -> RunView:
     return min(run_view.last_attempts(runs), key=rank)
 
 
-def _in_copy(connection: sqlite3.Connection, run: RunView) -> str:
-    """Return the note of a run that started in a copy of its code, though that was not requested; "" without one."""
-    rows = read.tuples(connection, "SELECT text FROM notes WHERE run_id = ? AND kind = ?", [run.run_id, IN_COPY])
-    (text,) = rows.fetchone() or ("",)
-    return str(text)
-
-
 def _instead_of_rounds(connection: sqlite3.Connection, run: RunView) -> str:
     """Return the next step of a run that the end of a budget skipped, where its submission takes no further rounds."""
     if not run.is_beyond_budget:
         return ""
     jobs = read.tuples(connection, added_rounds.JOBS.format(groups="?"), [run.group_id])
     return added_rounds.instead_of_rounds(jobs).get(run.group_id, "")
-
-
-def _attempts(connection: sqlite3.Connection, run: RunView) -> list[RunView]:
-    """Return all attempts at the repeat of a run."""
-    return run_view.runs(connection, "job_id = ? AND repeat = ?", [run.job_id, run.repeat])
 
 
 def _retried(run: RunView, runs: Sequence[RunView]) -> str:
@@ -346,10 +332,3 @@ def _before(run: RunView, runs: Sequence[RunView]) -> str:
         return ""
     last = max(earlier, key=lambda other: other.number)
     return f"run {last.run}: {_done(last)[0]}"
-
-
-def _requeued(connection: sqlite3.Connection, run: RunView) -> str | None:
-    """Return why a run was last requeued; None if it never was."""
-    sql = "SELECT reason FROM v_event WHERE run = ? AND verb = 'unclaim' ORDER BY id DESC LIMIT 1"
-    (reason,) = read.tuples(connection, sql, [run.run]).fetchone() or (None,)
-    return reason

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from queue_runner import config_file, times, units
-from queue_runner.monitor import eta, run_view
+from queue_runner.monitor import eta, progress, run_view
 from queue_runner.monitor.run_view import JobQuestion
 from queue_runner.paths import Layout
 from queue_runner.store import read
@@ -55,7 +54,7 @@ def forecast(layout: Layout, planned: Plan) -> Forecast:
     with read.reading(layout.db) as connection:
         history = History(connection)
         expected = [(history.expected(spec), repeats) for spec, repeats in specs]
-        before = eta.estimate(connection, run_view.queue(connection), time.time(), gap_s=gap_s)
+        before = progress.estimate(layout, connection, run_view.queue(connection))
     return Forecast(
         tuple(takes.real_s for takes, _ in expected),
         sum((takes.real_s or 0.0) * repeats for takes, repeats in expected) + gap_s * max(n_runs - 1, 0),

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import sqlite3
-import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
-from queue_runner import units
+from queue_runner import times, units
 from queue_runner.model import Outcome, Selector, State
 from queue_runner.monitor.run_view import RunView, last_attempts
+from queue_runner.spec import FIRST_ROUNDS
 from queue_runner.store import read
 
 
@@ -24,17 +24,20 @@ def is_one_group(selectors: Sequence[Selector], runs: Sequence[RunView]) -> bool
 def facts(connection: sqlite3.Connection, every_run: Sequence[RunView]) -> list[tuple[str, str]]:
     """Return names and values of the group that these runs belong to."""
     group = every_run[0].group_id
-    sql = "SELECT title, created_at, seed FROM groups WHERE id = ?"
-    title, created_at, seed = read.tuples(connection, sql, [group]).fetchone()
+    sql = f"SELECT title, created_at, seed, {_CLOSED_WHY} FROM groups g WHERE id = ?"
+    title, created_at, seed, closed_why = read.tuples(connection, sql, [group]).fetchone()
     runs = [run for run in every_run if not run.is_preflight]
     last = last_attempts(runs)
-    n_jobs = len({run.job_id for run in runs})
+    n_jobs, n_deleted = len({run.job_id for run in runs}), len({run.job_id for run in runs if run.deleted_at})
+    deleted = f", {units.count(n_deleted)} of them deleted" if n_deleted else ""
+    is_over = all(run.state == State.DONE for run in last)
     real_s = sum(run.real_s or 0.0 for run in runs if run.state == State.DONE)
     pairs = [
-        ("group", f"g{group}: {units.counted(n_jobs, 'job')}, {units.counted(len(last), 'run')}"),
+        ("group", f"g{group}: {units.counted(n_jobs, 'job')}{deleted}, {units.counted(len(last), 'run')}"),
         ("asked by", title),
-        ("submitted", time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(created_at))),
+        ("submitted", times.stamp(created_at)),
         ("ended", _endings(last)),
+        ("rounds", undecided(connection).get(group, "").partition(": ")[2] or (is_over and closed_why)),
         ("invalid", _invalid(last)),
         ("took", f"{units.duration(real_s)} in all" if real_s else ""),
         ("order seed", str(seed)),
@@ -43,28 +46,50 @@ def facts(connection: sqlite3.Connection, every_run: Sequence[RunView]) -> list[
     return [(name, value) for name, value in pairs if value]
 
 
+_CLOSED_WHY = """CASE WHEN NOT EXISTS (
+    SELECT 1 FROM jobs j JOIN runs r ON r.job_id = j.id WHERE j.group_id = g.id AND r.started_at > g.closed_at
+) THEN g.closed_why END"""
+"""Why no further round follows, unless one was added since."""
+_OPEN = """
+SELECT id, judged_rounds, more_rounds FROM groups WHERE until IS NOT NULL AND closed_at IS NULL ORDER BY id
+"""
+
+
+def undecided(connection: sqlite3.Connection) -> dict[int, str]:
+    """Return how far each submission with --until is, by its group, as in "g4: undecided after 5 rounds"."""
+    sentences = {}
+    for group_id, judged, more in read.tuples(connection, _OPEN):
+        needed = f", about {more} more needed" if more else ""
+        after = f"undecided after {units.counted(judged, 'round')}{needed}"
+        sentences[group_id] = f"g{group_id}: {after if judged else f'a verdict needs {FIRST_ROUNDS} rounds'}"
+    return sentences
+
+
 class GroupProgress(Struct, frozen=True):
-    """How far a submission is: its command, its rounds that have ended of those that are planned so far, its runs that
-    failed, and all that wait, preflights too."""
+    """How far a submission is: its command, why no further round follows, its rounds that have ended of those that are
+    planned so far, its runs, each repeat once (run_view.last_attempts), those that failed, and all that wait,
+    preflights too."""
 
     title: str
+    closed_why: str | None
     ended_rounds: int
     rounds: int
+    runs: int
     failed: int
     waiting: int
 
 
-_PROGRESS = """
+_PROGRESS = f"""
 WITH last AS (
     SELECT j.group_id, r.job_id, r.repeat, r.state, r.outcome, max(r.attempt)
-    FROM runs r JOIN jobs j ON j.id = r.job_id WHERE j.group_id IN ({groups}) AND r.number > 0
+    FROM runs r JOIN jobs j ON j.id = r.job_id WHERE j.group_id IN ({{groups}}) AND r.number > 0
     GROUP BY r.job_id, r.repeat
 ), rounds AS (
-    SELECT group_id, min(state = 'DONE') AS ended,
+    SELECT group_id, min(state = 'DONE') AS ended, count(*) AS runs,
         sum(state = 'DONE' AND outcome NOT IN ('SUCCEEDED', 'CANCELLED', 'SKIPPED')) AS failed
     FROM last GROUP BY group_id, repeat
 )
-SELECT g.id, g.title, sum(ended), count(*), sum(failed), (
+SELECT g.id, g.title, {_CLOSED_WHY}, sum(ended), count(*), sum(runs), sum(failed), (
     SELECT count(*) FROM jobs j JOIN runs r ON r.job_id = j.id WHERE j.group_id = g.id AND r.state IN ('QUEUED', 'HELD')
 ) FROM rounds JOIN groups g ON g.id = group_id GROUP BY g.id
 """
@@ -88,7 +113,7 @@ ORDER BY r.ended_at DESC, r.id DESC LIMIT 1
 
 def newest_question(connection: sqlite3.Connection) -> int | None:
     """Return the submission of several jobs of which a run succeeded last; None without one."""
-    (group,) = read.tuples(connection, _NEWEST).fetchone() or (None,)
+    group: int | None = read.value(connection, _NEWEST)
     return group
 
 
@@ -102,13 +127,6 @@ FROM groups g WHERE g.id = ?
 def version(connection: sqlite3.Connection, group: int) -> object:
     """Return a value that changes with what a report says of a submission: a run of it ended, or a round was judged."""
     return read.tuples(connection, _VERSION, [group]).fetchone()
-
-
-def count_runs(connection: sqlite3.Connection, group: int) -> int:
-    """Return how many runs a submission has, each repeat once (run_view.last_attempts)."""
-    repeats = "SELECT DISTINCT r.job_id, r.repeat FROM runs r JOIN jobs j ON j.id = r.job_id WHERE j.group_id = ?"
-    (count,) = read.tuples(connection, f"SELECT count(*) FROM ({repeats})", [group]).fetchone()
-    return int(count)
 
 
 def workloads(connection: sqlite3.Connection, group: int) -> tuple[set[str | None], bool]:

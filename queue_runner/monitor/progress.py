@@ -5,13 +5,15 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
 from queue_runner import config_file, units
+from queue_runner.lanes import is_remote
 from queue_runner.model import PHASES, Selector, State
 from queue_runner.monitor import eta, run_view
+from queue_runner.monitor.eta import Eta
 from queue_runner.monitor.run_view import RunView
 from queue_runner.paths import Layout
 from queue_runner.store import read
@@ -105,10 +107,21 @@ class Tracker:
                 del self._open[self._open.index(name) :]
 
 
-def paces(connection: sqlite3.Connection, queue: Sequence[RunView]) -> dict[str, float]:
-    """Return the seconds that the running ones of these runs still need at their pace, where that is known."""
-    looks = {run.run: Tracker().look(connection, run).left_s for run in queue if run.state == State.RUNNING}
-    return {run: left_s for run, left_s in looks.items() if left_s is not None}
+def estimate(
+    layout: Layout,
+    connection: sqlite3.Connection,
+    queue: Sequence[RunView],
+    known: Mapping[str, RunProgress] | None = None,
+) -> Eta:
+    """Estimate when each of these runs, the first ones of the queue, starts and ends: the running ones at their pace,
+    which is read unless it is `known`."""
+    left_s: dict[str, float] = {}
+    for run in queue:
+        if run.state == State.RUNNING and not (run.is_unstored or is_remote(run.lane)):
+            at = (known or {}).get(run.run) or Tracker().look(connection, run)
+            left_s |= {run.run: at.left_s} if at.left_s is not None else {}
+    gap_s = config_file.load(layout.config).cooldown_s
+    return eta.estimate(connection, queue, time.time(), left_s=left_s, gap_s=gap_s)
 
 
 def of_submission(layout: Layout, selector: Selector) -> str:
@@ -125,9 +138,7 @@ def of_submission(layout: Layout, selector: Selector) -> str:
         if any(run.is_probe for run in runs):
             return f"{units.counted(ended, 'run')} ended"
         sentence = f"{units.count(ended)} of {units.counted(len(runs), 'run')} ended"
-        queue = run_view.queue(connection)
-        gap_s = config_file.load(layout.config).cooldown_s
-        by_run = eta.estimate(connection, queue, now, left_s=paces(connection, queue), gap_s=gap_s).turns
+        by_run = estimate(layout, connection, run_view.queue(connection)).turns
     turns = [by_run[run.run] for run in runs if run.run in by_run]
     end = eta.end_of(turns)
     if end is None or end[0] < now + 1:

@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from queue_runner import config_file, extensions, units
+from queue_runner import extensions
 from queue_runner.host.run_dir import RunDir
 from queue_runner.lanes import is_remote
 from queue_runner.model import State
-from queue_runner.monitor import eta, group_summary, queue_state, run_view
+from queue_runner.monitor import eta, group_summary, progress, queue_state, run_view
 from queue_runner.monitor.eta import Eta
 from queue_runner.monitor.group_summary import GroupProgress
 from queue_runner.monitor.progress import RunProgress, Tracker
@@ -23,14 +23,10 @@ from queue_runner.monitor.queue_state import QueueState, Supervision
 from queue_runner.monitor.run_view import RunView
 from queue_runner.monitor.waiting import Reason, reasons
 from queue_runner.paths import Layout
-from queue_runner.spec import FIRST_ROUNDS
 from queue_runner.store import read
 
 ENDED = 5
 """Number of ended runs shown, the latest."""
-_OPEN = """
-SELECT id, judged_rounds, more_rounds FROM groups WHERE until IS NOT NULL AND closed_at IS NULL ORDER BY id
-"""
 
 
 class RunningRun(Struct, frozen=True):
@@ -95,37 +91,25 @@ def look(layout: Layout, connection: sqlite3.Connection, waiting: int, tracker: 
     first = next((run for run in active if not is_remote(run.lane)), active[0] if active else None)
     running = look_at(layout, connection, first, tracker) if first is not None else None
     waits = [run for run in runs if run.state != State.RUNNING]
-    now, gap_s = time.time(), config_file.load(layout.config).cooldown_s
-    left_s = running.progress.left_s if running is not None else None
-    paces = {running.run.run: left_s} if running is not None and left_s is not None else {}
+    known = {running.run.run: running.progress} if running is not None else {}
     blocks = read.remote_lanes(connection)
     return Status(
         queue,
         running,
         waiting=waits[:waiting] if waiting >= 0 else waits,
         waiting_count=read.count_waiting(connection),
-        reasons=reasons(connection, queue, runs, blocks, now),
+        reasons=reasons(connection, queue, runs, blocks, time.time()),
         ended=[*(run for run in runs if run.is_unstored), *run_view.last_ended(connection, ENDED)],
         schedules=read.schedules(connection),
         blocks=[*blocks.values()],
         free_bytes=_free(layout),
-        eta=eta.estimate(connection, runs, now, left_s=paces, gap_s=gap_s),
+        eta=progress.estimate(layout, connection, runs, known),
         expected=len(waits),
         preflight_count=read.count_preflights(connection),
         groups=group_summary.progress(connection, (run.group_id for run in waits)),
-        undecided=undecided(connection),
+        undecided=group_summary.undecided(connection),
         added=extensions.status_lines(connection),
     )
-
-
-def undecided(connection: sqlite3.Connection) -> dict[int, str]:
-    """Return how far each submission with --until is, by its group, as in "g4: undecided after 5 rounds"."""
-    sentences = {}
-    for group_id, judged, more in read.tuples(connection, _OPEN):
-        needed = f", about {more} more needed" if more else ""
-        after = f"undecided after {units.counted(judged, 'round')}{needed}"
-        sentences[group_id] = f"g{group_id}: {after if judged else f'a verdict needs {FIRST_ROUNDS} rounds'}"
-    return sentences
 
 
 def look_at(layout: Layout, connection: sqlite3.Connection, run: RunView, tracker: Tracker) -> RunningRun:
@@ -133,10 +117,10 @@ def look_at(layout: Layout, connection: sqlite3.Connection, run: RunView, tracke
     supervision = queue_state.supervision(RunDir(layout.run_dir(run.run)))
     if is_remote(run.lane):
         supervision = replace(supervision, warden=True)
-    progress = tracker.look(connection, run)
+    now = tracker.look(connection, run)
     if RunDir(layout.run_dir(run.run)).is_preparing():  # its time begins after that
-        progress = replace(progress, elapsed_s=None)
-    return RunningRun(run, supervision, progress)
+        now = replace(now, elapsed_s=None)
+    return RunningRun(run, supervision, now)
 
 
 class Observation(Struct, frozen=True):

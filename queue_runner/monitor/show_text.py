@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 import shlex
 import textwrap
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from queue_runner import units
 from queue_runner.model import DEFAULT_LANE, IN_COPY
-from queue_runner.monitor.run_details import ChainLink, Details, Evaluation, HistoryEvent, Mfu, TrainerNote
-from queue_runner.monitor.run_view import RunView
+from queue_runner.monitor.run_details import ChainLink, Details, Evaluation, HistoryEvent, Mfu
+from queue_runner.times import stamp
 
 OF_JOB = (
     *("settings", "search", "command", "folder", "python", "environment", "code", "rerun of"),
@@ -37,11 +36,12 @@ Fact = tuple[str, str | None]
 def facts(details: Details) -> list[tuple[str, str]]:
     """Return the names and values of the facts of a run, in the order in which they are shown. A name may be empty: the
     value belongs to the one before."""
-    run = details.run
+    run, marks = details.run, {(taint.kind, taint.detail) for taint in details.taints}
+    waited_s = details.start.get("gate_waited_s") or None
     pairs: list[Fact] = [
         ("run", f"{run.run}  {run.name}"),
         ("job", f"{run.job_id} in group g{run.group_id}, repeat {run.repeat}, attempt {run.attempt}"),
-        ("state", run.ending + (f": {run.reason}" if run.reason else "")),
+        ("state", run.fate()),
         ("settings", str(run.question) or units.MISSING),
         ("search", details.search),
         ("command", shlex.join(details.argv) or units.MISSING),
@@ -58,37 +58,26 @@ def facts(details: Details) -> list[tuple[str, str]]:
         ("timeout", _known(details.spec.timeout_s, units.duration)),
         ("parser", details.spec.parser),
         ("schedule", details.schedule),
-        *((f"{name} at", _known(getattr(run, f"{name}_at"), _when)) for name in ("created", "started", "ended")),
-        ("start", _start(details.start)),
+        *((f"{name} at", _known(getattr(run, f"{name}_at"), stamp)) for name in ("created", "started", "ended")),
+        ("start", _known(waited_s, lambda s: f"after {units.duration(s)} of waiting for a quiet machine")),
         *_measured(details),
         ("suspended", _known((details.exit or {}).get("paused_s") or None, units.duration)),
         ("segments", "\n".join(map(_segment, details.segments))),
         ("phases", ", ".join(f"{name} {units.duration(s)}" for name, s in details.phases_s.items())),
         ("reported", "\n".join(map(_reported, sorted((details.hello or {}).items())))),
         *((taint.severity, str(taint)) for taint in details.taints),
-        *(("run note", f"{note.kind}: {note.text}") for note in details.notes if not _is_marked(note, details)),
+        *(("run note", f"{note.kind}: {note.text}") for note in details.notes if (note.kind, note.text) not in marks),
         ("lines", ", ".join(f"{count} {key}" for key, count in details.lines.items() if count)),
-        ("deleted", _known(run.deleted_at, lambda at: f"{_when(at)}: its files are gone")),
+        ("deleted", _known(run.deleted_at, lambda at: f"{stamp(at)}: its files are gone")),
         ("history", "\n".join(map(_event, details.history))),
         *(("files" if not n else "", path) for n, path in enumerate(details.files.values())),
     ]
     return [(name, value) for name, value in pairs if value]
 
 
-def _is_marked(note: TrainerNote, details: Details) -> bool:
-    """Return whether a mark of the run says the same as the note."""
-    return (note.kind, note.text) in {(taint.kind, taint.detail) for taint in details.taints}
-
-
 def _reported(item: tuple[str, Any]) -> str:
     name, value = item
     return f"{name}: {', '.join(f'{k} {v}' for k, v in value.items()) if isinstance(value, Mapping) else value}"
-
-
-def _start(start: Mapping[str, float]) -> str | None:
-    """Return how the run was started, as far as something was done for it."""
-    waited_s = start.get("gate_waited_s")
-    return f"after {units.duration(waited_s)} of waiting for a quiet machine" if waited_s else None
 
 
 def _known(value: Any, words: Callable[[Any], str]) -> str | None:
@@ -102,8 +91,8 @@ def _terms(details: Details) -> Iterator[Fact]:
     for dependency in details.after:
         wish = {"ok": "must succeed", "any": "must end", "fail": "must fail"}[dependency.condition]
         yield "after", f"job {dependency.job} {wish}: {dependency.verdict}"
-    yield "not before", _known(run.not_before_at, _when)
-    yield "deadline", _known(run.deadline_at, lambda at: f"{_when(at)}: skipped if it has not started by then")
+    yield "not before", _known(run.not_before_at, stamp)
+    yield "deadline", _known(run.deadline_at, lambda at: f"{stamp(at)}: skipped if it has not started by then")
     if run.retries:
         waits = f", the first after {units.duration(run.backoff_s)}" if run.backoff_s else ""
         yield "retries", f"{run.retries} at most, if {run.retry_on or 'failed'}{waits}"
@@ -122,7 +111,9 @@ def _measured(details: Details) -> Iterator[Fact]:
     if run.median_s is not None:
         spread = units.ms_plus_minus(run.median_s, run.mad_s)
         yield "per iteration", f"{spread} (median and MAD of {units.count(run.n_measure)} measured)"
-    if (last := _loss_last(run)) is not None:
+    # the store has no number for a loss that is not one
+    last = math.nan if run.loss_last is None and "diverged" in run.taints else run.loss_last
+    if last is not None:
         yield "batch loss", f"{units.loss(run.loss_first)} first, {units.loss(last)} last"
     yield "evaluation", _known(details.evaluation, _evaluation)
     yield "MFU", _known(details.mfu, _mfu)
@@ -168,11 +159,6 @@ def _mfu(mfu: Mfu) -> str:
         return text
     rate = units.flops_per_s(mfu.printed_flops_per_s)
     return f"{text}\nprinted by train.py: {mfu.printed_share * 100:.2f} % of an A100's 312 TFLOP/s, bf16: {rate}"
-
-
-def _loss_last(run: RunView) -> float | None:
-    """Return the last loss; nan if the losses ended in a non-number: the store has none then, and `run` has null."""
-    return math.nan if run.loss_last is None and "diverged" in run.taints else run.loss_last
 
 
 def _code(details: Details) -> str:
@@ -221,8 +207,4 @@ def _segment(part: ChainLink) -> str:
 
 def _event(event: HistoryEvent) -> str:
     to = f" -> {event.outcome or event.to_state}" if event.to_state else ""
-    return f"{_when(event.at)}  {event.actor}: {event.verb}{to}" + (f": {event.reason}" if event.reason else "")
-
-
-def _when(at: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
+    return f"{stamp(event.at)}  {event.actor}: {event.verb}{to}" + (f": {event.reason}" if event.reason else "")

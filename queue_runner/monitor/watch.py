@@ -16,6 +16,7 @@ from typing import NoReturn
 
 from msgspec.structs import replace
 
+from queue_runner import times
 from queue_runner.host.low_priority import Wait, descriptor, give_way
 from queue_runner.monitor import queue_status as status_view
 from queue_runner.monitor import run_view, status_text
@@ -63,7 +64,7 @@ def _print(layout: Layout, n_waiting: int) -> None:
     for observation in observe(layout, n_waiting):
         if observation is not None and observation.turn != turn:
             turn = observation.turn
-            print(f"{time.strftime('%Y-%m-%d %H:%M:%S')}\n{status_text.text(observation.status)}\n", flush=True)
+            print(f"{times.stamp(time.time())}\n{status_text.text(observation.status)}\n", flush=True)
         wait(POLL_S)
 
 

@@ -100,7 +100,6 @@ class ReportPages:
                 progress=group_summary.progress(connection, [group])[group],
                 open=is_open,
                 runs=[run for run in runs if not run.is_preflight],
-                n_runs=len(run_view.last_attempts(runs)),
             )
 
     def _page(

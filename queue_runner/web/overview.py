@@ -83,8 +83,8 @@ def _computed(connection: sqlite3.Connection, group: int) -> NewestAnswer:
     selector = Selector(f"g{group}", group=group)
     workloads, unended = group_summary.workloads(connection, group)
     progress = group_summary.progress(connection, [group])[group]
-    if (count := group_summary.count_runs(connection, group)) > MOST_RUNS:
-        return NewestAnswer(group, progress, unended, None, [f"{units.counted(count, 'run')}: see its page"], 0)
+    if progress.runs > MOST_RUNS:
+        return NewestAnswer(group, progress, unended, None, [f"{units.counted(progress.runs, 'run')}: see its page"], 0)
     result = reports.run(reports.suited(workloads, reports.DEFAULT), connection, Options(selectors=(selector,)))
     answers = [line for line in result.lines if not isinstance(line, Finding)] or result.lines[:1]
     return NewestAnswer(

@@ -11,9 +11,10 @@ import pytest
 from msgspec.structs import replace
 from sqlalchemy import insert, update
 
+from queue_runner.events import Hello, Iter, Phase
 from queue_runner.host.warden_records import RunEnd
 from queue_runner.model import Condition, Ending, Outcome, Verb
-from queue_runner.monitor import eta, run_view
+from queue_runner.monitor import eta, queue_status, run_view
 from queue_runner.monitor.eta import Eta
 from queue_runner.monitor.forecast import forecast, with_short_gate
 from queue_runner.paths import Layout
@@ -164,6 +165,21 @@ def test_each_running_run_has_its_own_pace(past: Past) -> None:
         running = [replace(run, state="RUNNING", started_at=NOW - 200) for run in run_view.queue(connection)]
         turns = eta.estimate(connection, running, NOW, left_s={"2.1": 5, "3.1": 50}).turns
     assert {name: turn.finish_at for name, turn in turns.items()} == {"2.1": NOW + 5, "3.1": NOW + 50}
+
+
+def test_status_knows_the_pace_of_the_second_running_run(past: Past) -> None:
+    """`why` knew it, and named another time than `status` for the runs behind it."""
+    past.took(A, 100)
+    past.queue(NewJob(A), NewJob(A))
+    with writing(past.engine) as connection:
+        for run_id, lane in ((2, "cpu:0"), (3, "cpu:1")):
+            assert jobs.claimed(connection, run_id, lane, "ab" * 16, "boot", NOW)
+            results.mark_started(connection, run_id, time.time() - 200)
+            measured = [Iter(30 + n, float(n), n, 1.0, synced=True) for n in range(5)]
+            events = [Hello(0, 0.0, planned_iters=10), Phase(10, 0.0, "measure", "begin"), *measured]
+            results.save_events(connection, run_id, events)
+    turns = queue_status.read_status(past.layout).eta.turns
+    assert {run: turn.expected.basis for run, turn in turns.items()} == {"2.1": history.PACE, "3.1": history.PACE}
 
 
 def test_its_own_pace_counts_more_than_similar_runs(past: Past) -> None:
