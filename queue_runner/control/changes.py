@@ -162,7 +162,9 @@ def _in_vain(rows: Sequence[NamedRun], change: Edit, open_jobs: set[int]) -> dic
                 message = f"job {job} has ended: --{option} has no effect on it"
                 errors[job] = UsageError(message, _another_run(job, runs))
         elif change.at is not None and states <= {State.RUNNING, State.DONE}:
-            errors[job] = UsageError(f"job {job} is running: --at has no effect on it", "mpsq pause --now suspends it")
+            errors[job] = UsageError(
+                f"job {job} is running: --at has no effect on it", f"mpsq pause {job} --now suspends it"
+            )
     return errors
 
 
@@ -172,5 +174,5 @@ def _another_run(job: int, runs: Sequence[NamedRun]) -> str:
         return "it was imported: only its name, notes and tags can be changed"
     last = {row.repeat: row for row in sorted(runs, key=lambda row: row.attempt)}.values()
     is_late = runs[0].deadline_at is not None and runs[0].deadline_at <= time.time()
-    succeeded = all(row.outcome == Outcome.SUCCEEDED for row in last)
-    return f"mpsq {'rerun' if succeeded or is_late else 'retry'} {job} runs it again"
+    no_retry = all(row.outcome in (Outcome.SUCCEEDED, Outcome.SKIPPED) for row in last) or is_late or runs[0].deleted_at
+    return f"mpsq {'rerun' if no_retry else 'retry'} {job} runs it again"

@@ -143,7 +143,7 @@ def _nothing(rows: Sequence[NamedRun], last: Sequence[NamedRun], named: bool) ->
     if all(row.kind == "import" for row in rows):
         return UsageError("an imported run cannot be run again here", "submit the workload or the command itself")
     if all(row.deleted_at is not None for row in rows):
-        return UsageError("a deleted job cannot be retried", "submit it again")
+        return UsageError("a deleted job cannot be retried", f"mpsq rerun {rows[0].job_id} queues it as a new job")
     if any(row.state != State.DONE for row in rows):
         return UsageError("no ended run failed; the other runs are waiting or running", "mpsq status shows it")
     repeats = {(row.job_id, row.repeat) for row in rows}

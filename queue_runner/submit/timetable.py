@@ -64,7 +64,8 @@ def add(
         resolve.dependencies(connection, planned.after)
         if any(command.name == name for command in schedules.commands(connection)):
             raise UsageError(
-                f'schedule "{name}" already exists', "give another --name, or remove it first: mpsq schedule remove"
+                f'schedule "{name}" already exists',
+                f"give another --name, or remove it first: mpsq schedule remove {name}",
             )
         new = schedules.StoredCommand(
             id=None,
