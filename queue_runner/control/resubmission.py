@@ -152,8 +152,10 @@ def code_changed(layout: Layout, before: Sequence[int], after: Sequence[int]) ->
 def _rerun(layout: Layout, selectors: Sequence[Selector], options: RerunOptions, title: str) -> Submitted:
     with read.reading(layout.db) as connection:
         olds = [*{run.job_id: run for run in run_view.select(connection, selectors)}.values()]  # the last run of each
+        named = {selector.job for selector in selectors}
+        olds = [old for old in olds if old.deleted_at is None or old.job_id in named] or olds
         repeats: dict[int, int] = dict(read.tuples(connection, "SELECT job_id, max(repeat) FROM runs GROUP BY job_id"))
-        (seed,) = read.tuples(connection, "SELECT seed FROM groups WHERE id = ?", [olds[0].group_id]).fetchone()
+        seed: int = read.value(connection, "SELECT seed FROM groups WHERE id = ?", olds[0].group_id)
     not_code = config_file.load(layout.config).not_code
     new, notes, codes = [], [], []
     for old in olds:
