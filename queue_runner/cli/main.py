@@ -8,7 +8,7 @@ import gc
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from itertools import zip_longest
 from typing import Annotated, Any, NoReturn, TextIO
@@ -79,12 +79,15 @@ RENAMED = {
     "move": "edit --top",
     "plot": "report --plot",
     "release": "resume",
+    "schedule next": "schedule list",
     "sql": "db sql",
     "suspend": "pause --now",
 }
 """Commands of earlier versions, and what to type instead."""
 
 RENAMED_OPTIONS = {
+    "completion --install": "mpsq completion bash > FILE, where your shell looks for it",
+    **{f"rerun {flag}": f"mpsq edit ID {flag} sets it for the new job" for flag in ("--note", "--priority", "--tag")},
     "--both": "mpsq logs shows both streams without an option",
     "--failed": "mpsq retry needs no option for it, and mpsq list has --state failed",
     "--group": "name it without an option, g4 or @last",
@@ -92,7 +95,7 @@ RENAMED_OPTIONS = {
     "--no-at": "--at '' removes the time",
     "--no-deadline": "--deadline '' removes it",
 }
-"""Options of earlier versions, and what to type instead."""
+"""Options of earlier versions, of all commands or of one, and what to type instead."""
 
 WITHOUT_QUEUE = frozenset({"doctor", "config", "db", "service", "completion", "worker"})
 """The commands that run although the database was lost: they help to get it back, stop the worker, have no need of it,
@@ -165,11 +168,8 @@ class Commands(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name = ALIASES.get(args[0], args[0])
-        if name in RENAMED:
-            new = RENAMED[name]
-            raise UsageError(f"mpsq {name} is now mpsq {new}", f"mpsq {new.split()[0]} --help explains it")
         if not _is_command(name):
-            raise UsageError(f'unknown command "{name}"', did_you_mean(name, commands(), "mpsq --help lists them"))
+            raise _unknown(name, commands(), "mpsq")
         if name not in WITHOUT_QUEUE and not _HELP.intersection(args):
             _refuse_lost_queue()
         return super().resolve_command(ctx, [name, *args[1:]])
@@ -199,6 +199,14 @@ app = typer.Typer(
     add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+def _unknown(name: str, known: Sequence[str] | Mapping[str, str], path: str) -> UsageError:
+    """Return the error for a word that is not a command, or none of the `known` ones below that of the `path`."""
+    line = f"{path} {name}".removeprefix("mpsq ")
+    if new := RENAMED.get(line):
+        return UsageError(f"mpsq {line} is now mpsq {new}", f"mpsq {new.split()[0]} --help explains it")
+    return UsageError(f'unknown command "{line}"', did_you_mean(name, known, f"{path} --help lists them"))
 
 
 def _section(title: str) -> list[str]:
@@ -318,6 +326,7 @@ def _complain(message: str, hint: str, code: int) -> int:
     return code
 
 
+_NO_COMMAND = re.compile(r"No such command '([^']*)'\.")
 _NO_NUMBER = re.compile(r"'(.*)' is not a valid (int|int range|float|float range)\.?")
 
 
@@ -329,10 +338,14 @@ def _misused(error: typer.TyperException) -> int:
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else "mpsq"
     suggestions = getattr(error, "possibilities", None) or ()  # typer's: also names that share three letters
+    if unknown := _NO_COMMAND.match(error.format_message()):
+        refused = _unknown(unknown[1], context.command.list_commands(context) if context is not None else (), path)
+        return _complain(refused.message, refused.hint, refused.exit_code)
     option = getattr(error, "option_name", None) or ""
     near = _nearest(option, suggestions)
     hint = f"did you mean {' or '.join(near)}? " if near else ""
-    hint = f"{RENAMED_OPTIONS[option]}; " if option in RENAMED_OPTIONS else hint
+    if new := RENAMED_OPTIONS.get(f"{path.removeprefix('mpsq ')} {option}", RENAMED_OPTIONS.get(option)):
+        hint = f"{new}; "
     message = error.message if suggestions else error.format_message()
     message = message.strip().removesuffix(".")
     param, number = getattr(error, "param", None), _NO_NUMBER.fullmatch(error.message)

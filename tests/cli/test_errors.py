@@ -106,7 +106,7 @@ def fails(mpsq: Cli, code: int, *arguments: object) -> str:
         (["config", "set", "grace", "2"], "did you mean"),
         (["config", "set", "grace_int_s", "soon"], "grace_int_s"),
         (["config", "set", "poll_s", "-1"], "poll_s"),
-        (["db", "repair"], "no such command 'repair'"),
+        (["db", "repair"], 'unknown command "db repair"'),
         (["doctor", "--python", "/no/python"], 'there is no interpreter "/no/python"'),
         (["doctor", "--python", "~no-such-user/python"], "a user that does not exist"),
     ],
@@ -313,7 +313,7 @@ def test_an_alias_is_the_command(mpsq: Cli, home: Path) -> None:
 
 def test_an_old_spelling_names_the_new_one(mpsq: Cli) -> None:
     for old, new in RENAMED.items():
-        assert f"mpsq {old} is now mpsq {new}" in fails(mpsq, 2, old, "1")
+        assert f"mpsq {old} is now mpsq {new}" in fails(mpsq, 2, *old.split(), "1")
         command, *options = new.split()
         usage = mpsq.ok(command, "--help").out
         assert not options or options[0] in usage or (command, options[0]) == ("report", "gallery")
