@@ -137,9 +137,9 @@ def follow_to_the_end(
         except KeyboardInterrupt:
             awaited = _cancel(layout, stored.group, out, follower)
             stack.close()
-            if json:
+            if json and finish is None:
                 _print_json(stored.group, awaited)
-            elif any(run.succeeded for run in awaited.runs):
+            elif not json and any(run.succeeded for run in awaited.runs):
                 _report(layout, stored.group, awaited)
             raise typer.Exit(130) from None
         except BrokenPipeError:

@@ -17,6 +17,7 @@ from typing import cast
 
 import psutil
 import pytest
+import typer
 from jsonschema import Draft202012Validator
 
 from queue_runner.cli import run as run_command
@@ -26,13 +27,16 @@ from queue_runner.host import locks
 from queue_runner.host.low_priority import NICE
 from queue_runner.monitor import listing, round_table
 from queue_runner.monitor.awaiting import Awaited
+from queue_runner.monitor.follow import Follower
 from queue_runner.monitor.round_table import RoundTable
 from queue_runner.paths import Layout
 from queue_runner.store.read import reading
+from queue_runner.submit import plan
 from tests import forked_programs
 from tests.cli_support import schemas
 from tests.queue_support import Queue, until
 from tests.store.test_many_processes import check_serial
+from tests.submit_support import requested
 
 pytestmark = pytest.mark.process
 
@@ -94,6 +98,26 @@ def test_ctrl_c_ends_the_jobs(queue: Queue) -> None:
     assert process.returncode == 130 and "press Ctrl-C again to leave at once" in err, err
     assert [row["outcome"] for row in queue.rows()] == ["CANCELLED", "CANCELLED"]
     assert "Traceback" not in err
+
+
+def test_ctrl_c_prints_no_answer_of_another_command(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """mpsq contest try --json printed mpsq.run/1."""
+    ends = iter([KeyboardInterrupt(), Awaited([])])
+
+    def follow(_follower: Follower) -> Awaited:
+        if isinstance(end := next(ends), KeyboardInterrupt):
+            raise end
+        return end
+
+    monkeypatch.setattr(Follower, "follow", follow)
+    planned = plan.plan(requested(argv=("true",), snapshot="off"))
+    with pytest.raises(typer.Exit) as left:
+        run_command.follow_to_the_end(
+            queue.layout, lambda _: planned, verbose=False, json=True, finish=lambda *_: pytest.fail("no answer")
+        )
+    assert left.value.exit_code == 130 and capsys.readouterr().out == ""
 
 
 def test_ctrl_c_twice_leaves_at_once(queue: Queue) -> None:
