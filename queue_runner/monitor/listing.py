@@ -22,6 +22,9 @@ from queue_runner.store import read
 MOST_COMMAND = 60
 """Columns of a command line beyond which its middle is left out; mpsq show has all of it."""
 
+_WIDE = 72
+"""Columns from which on a list has the ages and durations of its jobs."""
+
 R = TypeVar("R", bound=RunLine)
 
 
@@ -194,6 +197,7 @@ def _table(
     ]
     marked = any(line.mark for line in lines)
     absent = {"n_ok" if kind == "run" else "", "" if any(line.median_s for line in lines) else "median_s"}
+    absent |= {"age", "took_s"} if tables.room() < _WIDE else set()  # else a command is a column of single words
     columns = [column for column in columns if column.key not in absent and (marked or column.key != "mark")]
     text = tables.table(lines, columns, colour=colour)
     return f"{text}\n{MARK} not valid: mpsq show {kind.upper()} says why" if marked else text

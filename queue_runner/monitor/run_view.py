@@ -253,7 +253,7 @@ class RunView(RunLine, frozen=True):
         """Return how it ended and why: `FAILED(1): no data`, `SKIPPED(dependency): job 7 did not succeed`. `after` is
         inserted between the two: ` after 3.2 s`."""
         if self.outcome is None:
-            return f"{self.state}: {self.blocked_reason}" if self.blocked_reason else self.state
+            return f"{self.ending}: {self.blocked_reason}" if self.blocked_reason else self.ending
         ending, reason = self.ending, self.reason or ""
         if self.mark:
             after += f", not valid ({', '.join(self.taints)})"
@@ -451,7 +451,8 @@ class JobView(Struct, Generic[R], frozen=True):
         """Its state unless DONE, and how runs that did not succeed ended, each way once; else SUCCEEDED."""
         endings = list(dict.fromkeys(run.ending for run in self._not_succeeded))
         goes_on = self.state != State.DONE and not any(run.is_unstored for run in self.runs)
-        return ", ".join([self.state, *endings] if goes_on else endings or [Outcome.SUCCEEDED])
+        now = next((run.ending for run in self.every_run if run.state == State.RUNNING), self.state)
+        return ", ".join([now, *endings] if goes_on else endings or [Outcome.SUCCEEDED])
 
     @property
     def style(self) -> str:
