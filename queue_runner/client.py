@@ -174,14 +174,14 @@ class Client:
 
     def wait(self, *ids: Id, timeout: float | str | None = None, timeout_s: float | None = None) -> bool:
         """Wait until the named jobs have ended, at most `timeout` (seconds, or "15m"; `timeout_s` is its older name).
-        Return whether all succeeded. Warn if nothing starts before you act: no worker runs, or the queue is paused.
+        Return whether all succeeded. Warn if something keeps them from starting: no worker, a pause, a hold.
         Raises: WaitTimeout, which says how many have not ended."""
         if timeout is not None:
             timeout_s = parse_duration(timeout, "timeout") if isinstance(timeout, str) else float(timeout)
         warned: set[str] = set()
 
         def warn(awaited: waiting.Awaited) -> None:
-            for sentence in set(awaited.obstacles) - warned:
+            for sentence in set(awaited.hindrances()) - warned:
                 warned.add(sentence)
                 warnings.warn(sentence, stacklevel=4)
 
@@ -278,17 +278,13 @@ class Client:
         """Start nothing until `resume`; with ids, only not these. With `now`, also suspend those that run."""
         if ids:
             return pausing.pause(self._layout, _selectors(ids), now=now)
-        pausing.pause_lane(self._layout, reason)
-        running = pausing.running(self._layout) if now else []
-        return pausing.pause(self._layout, running, now=True) if running else []
+        return pausing.pause_queue(self._layout, reason, now=now)[1]
 
     def resume(self, *ids: Id) -> list[pausing.Changed]:
         """Undo `pause`: for the queue and its suspended jobs; with ids, for these jobs."""
         if ids:
             return pausing.resume(self._layout, _selectors(ids))
-        pausing.pause_lane(self._layout, None)
-        suspended = pausing.running(self._layout, suspended=True)
-        return pausing.resume(self._layout, suspended) if suspended else []
+        return pausing.pause_queue(self._layout, None)[1]
 
 
 def _selectors(ids: Sequence[Id]) -> list[Selector]:

@@ -148,18 +148,20 @@ def many(names: Sequence[object], what: str = "run") -> str:
     return f"{what} {names[0]}" if len(names) == 1 else f"{len(names)} {what}s ({names[0]} ... {names[-1]})"
 
 
-def queued(group: int, jobs: Sequence[int], runs: Sequence[object]) -> str:
+def queued(group: int, jobs: Sequence[int], runs: Sequence[object], *, held: bool = False) -> str:
     """Return `g4: 12 jobs, 36 runs queued (jobs 12 ... 23)`, of one job `g5: 1 job, 3 runs queued (24.1 ... 24.3)`: the
-    first and the last run of several jobs would read as runs of one."""
+    first and the last run of several jobs would read as runs of one. `held` instead of queued if they are."""
     if len(jobs) > 1:
         span = f"jobs {jobs[0]}{',' if len(jobs) == 2 else ' ...'} {jobs[-1]}"
     else:
         span = f"{runs[0]}, {runs[1]}" if len(runs) == 2 else f"{runs[0]} ... {runs[-1]}" if runs[1:] else str(runs[0])
-    return f"g{group}: {counted(len(jobs), 'job')}, {counted(len(runs), 'run')} queued ({span})"
+    what = f"held until mpsq resume g{group}" if held else "queued"
+    return f"g{group}: {counted(len(jobs), 'job')}, {counted(len(runs), 'run')} {what} ({span})"
 
 
-def say_obstacles(layout: Layout) -> bool:
-    """Say why nothing starts before a user acts, unless the last submission reported it; return whether jobs start."""
+def say_obstacles(layout: Layout, *, always: bool = False) -> bool:
+    """Say why no waiting job starts before a user acts, unless the last submission reported it, or `always`; return
+    whether jobs start."""
     import time
 
     from queue_runner.model import DEFAULT_LANE
@@ -167,9 +169,10 @@ def say_obstacles(layout: Layout) -> bool:
     from queue_runner.store import read
 
     with read.reading(layout.db) as connection:
-        obstacles = queue_state.obstacles(layout, connection)
+        nothing_waits = always and not read.count_waiting(connection)
+        obstacles = [] if nothing_waits else queue_state.obstacles(layout, connection)
         since = max(time.time() - _REMINDED_S, read.lane(connection, DEFAULT_LANE).paused_at or 0.0)
-        is_known = connection.execute(_WAITS_TOO, [since]).fetchone()
+        is_known = not always and read.value(connection, _WAITS_TOO, since)
     for sentence in [] if is_known else obstacles:
         say(sentence)
     return not obstacles

@@ -7,7 +7,20 @@ from typing import Annotated
 import typer
 
 from queue_runner import units
-from queue_runner.cli.common import Ids, InLane, Json, Tags, Timeout, chosen, home, new_app, print_json, say, tell
+from queue_runner.cli.common import (
+    Ids,
+    InLane,
+    Json,
+    Tags,
+    Timeout,
+    chosen,
+    home,
+    new_app,
+    print_json,
+    say,
+    say_obstacles,
+    tell,
+)
 from queue_runner.errors import UsageError
 from queue_runner.text import plain
 
@@ -57,9 +70,7 @@ def pause(
         return
     name = pausing.lane_of(layout, lane)
     default = "drained" if when_done else "by hand"
-    changed = pausing.pause_lane(layout, plain(reason or "").strip() or default, name)
-    active = pausing.running(layout, name) if now else []
-    runs = pausing.pause(layout, active, now=True) if active else []
+    changed, runs = pausing.pause_queue(layout, plain(reason or "").strip() or default, name, now=now)
     if json:
         print_json("mpsq.pause/1", changed=changed, runs=runs)
     elif not when_done:
@@ -101,12 +112,10 @@ def resume(ids: Ids = None, tag: Tags = None, lane: InLane = None, json: Json = 
         if lane:
             raise UsageError("--lane applies to the queue, not to jobs", "leave out the ids or --lane")
         tell("mpsq.resume/1", pausing.resume(layout, chosen(ids, tag)), json, changed=None)
-        _say_obstacles()
+        say_obstacles(layout, always=True)
         return
     name = pausing.lane_of(layout, lane)
-    changed = pausing.pause_lane(layout, None, name)
-    suspended = pausing.running(layout, name, suspended=True)
-    runs = pausing.resume(layout, suspended) if suspended else []
+    changed, runs = pausing.pause_queue(layout, None, name)
     if json:
         print_json("mpsq.resume/1", changed=changed, runs=runs)
         return
@@ -114,14 +123,4 @@ def resume(ids: Ids = None, tag: Tags = None, lane: InLane = None, json: Json = 
     print(f"{which} is resumed" if changed else f"{which} was not paused")
     for run in runs:
         print(f"run {run.run} {run.result}")
-    _say_obstacles()
-
-
-def _say_obstacles() -> None:
-    """Say why waiting runs do not start before the user acts again."""
-    from queue_runner.monitor import queue_state
-    from queue_runner.store import read
-
-    with read.reading(home().db) as connection:
-        for sentence in queue_state.obstacles(home(), connection) if read.count_waiting(connection) else ():
-            say(sentence)
+    say_obstacles(layout, always=True)

@@ -54,5 +54,5 @@ def rerun(
     if json:
         print_json("mpsq.rerun/1", group=done.group, jobs=done.jobs, runs=done.runs)
     else:
-        print(queued(done.group, done.jobs, done.runs))
+        print(queued(done.group, done.jobs, done.runs, held=hold))
     say_obstacles(layout)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from queue_runner.cli.common import Ids, Json, Tags, chosen, home, many, new_app, print_json, remark
+from queue_runner.cli.common import Ids, Json, Tags, chosen, home, many, new_app, print_json, remark, say_obstacles
 
 app = new_app()
 
@@ -25,8 +25,10 @@ def retry(
     """Retry runs that did not succeed, as new runs of the same jobs; the old runs are kept."""
     from queue_runner.control import new_attempts as use_case
 
-    retried = use_case.retry(home(), chosen(ids, tag), succeeded_too=all, resumed=resume, note=remark)
+    layout = home()
+    retried = use_case.retry(layout, chosen(ids, tag), succeeded_too=all, resumed=resume, note=remark)
     if json:
         print_json("mpsq.retry/1", runs=retried)
     else:
         print(f"{many([run.new for run in retried])} queued, for {many([run.old for run in retried])}")
+    say_obstacles(layout)

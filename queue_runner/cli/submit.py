@@ -106,11 +106,12 @@ def store(planned: Plan, layout: Layout, json: bool = False, schedule: int | Non
 
 def print_stored(planned: Plan, stored: Submitted, layout: Layout, json: bool) -> None:
     """Print the new jobs, and why they do not start if they do not."""
+    held = all(job.terms.hold for job in planned.jobs)
     if json:
         print_json("mpsq.submit/1", group=stored.group, jobs=stored.jobs, runs=stored.runs, seed=planned.seed)
     else:
-        print(queued(stored.group, stored.jobs, stored.runs))
-    if say_obstacles(layout):
+        print(queued(stored.group, stored.jobs, stored.runs, held=held))
+    if say_obstacles(layout) and not held:
         hint("mpsq status shows where it stands; mpsq wait @last waits for it")
 
 

@@ -46,14 +46,9 @@ def wait(
     printed: set[str] = set()
 
     def on_waiting(awaited: Awaited) -> None:
-        sentences = [
-            awaited.intention() if not ids and not tag else "",
-            *awaited.obstacles,
-            awaited.held_sentence(),
-            *map(plain, awaited.silences),
-        ]
-        for sentence in sentences:
-            if sentence and sentence not in printed:
+        intention = [] if ids or tag else [awaited.intention()]
+        for sentence in [*intention, *map(plain, awaited.hindrances())]:
+            if sentence not in printed:
                 printed.add(sentence)
                 say(sentence)
 

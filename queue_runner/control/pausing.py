@@ -161,6 +161,19 @@ def sync_request(connection: Connection, run_id: int, folder: RunDir) -> None:
         folder.request_pause(requested)
 
 
+def pause_queue(
+    layout: Layout, reason: str | None, lane: str = DEFAULT_LANE, *, now: bool = False
+) -> tuple[bool, list[Changed]]:
+    """Do the same as `pause_lane`; with `now`, also suspend what runs there, and continue it without a `reason`. Return
+    the results of these runs, too."""
+    changed = pause_lane(layout, reason, lane)
+    if reason is None:
+        suspended = running(layout, lane, suspended=True)
+        return changed, resume(layout, suspended) if suspended else []
+    active = running(layout, lane) if now else []
+    return changed, pause(layout, active, now=True) if active else []
+
+
 def pause_lane(layout: Layout, reason: str | None, lane: str = DEFAULT_LANE) -> bool:
     """Keep a lane, or by default the whole queue, from starting runs; let it continue if `reason` is None. Return
     whether that is a change. Raises: MpsqError (store)."""

@@ -26,19 +26,15 @@ _MOST_NAMES = 5
 
 class Awaited(Struct, frozen=True):
     """The runs that a command waits for. `stops` holds, by run id, why mpsq keeps a run from starting; `silences`
-    since when targets do not answer. `open_groups`: all runs of these have ended, and a round may follow. `obstacles`:
-    why nothing starts before a user acts."""
+    since when targets do not answer. `open_groups`: all runs of these have ended, and a round may follow. `behind`: by
+    run id, the job that a user holds and for which a run waits. `obstacles`: why nothing starts before a user acts."""
 
     runs: Sequence[RunView]
     stops: Mapping[int, str] = field(default_factory=dict)
     silences: Sequence[str] = ()
     open_groups: Sequence[int] = ()
+    behind: Mapping[int, int] = field(default_factory=dict)
     obstacles: Sequence[str] = ()
-
-    @property
-    def pending(self) -> list[RunView]:
-        """The runs to wait for: those that have not ended, except those that mpsq stopped after failures."""
-        return [run for run in self.runs if run.state != State.DONE and run.run_id not in self.stops]
 
     @property
     def is_over(self) -> bool:
@@ -51,8 +47,8 @@ class Awaited(Struct, frozen=True):
         return run_view.last_attempts(self.runs)
 
     @property
-    def unended(self) -> list[RunView]:
-        """Those of `counted` that are waited for."""
+    def pending(self) -> list[RunView]:
+        """The runs to wait for: those of `counted` that have not ended, except those that mpsq stopped."""
         return [run for run in self.counted if run.state != State.DONE and run.run_id not in self.stops]
 
     @property
@@ -73,15 +69,30 @@ class Awaited(Struct, frozen=True):
 
     def intention(self) -> str:
         """Return a sentence that names the groups that are waited for."""
-        names = _few([f"g{run.group_id}" for run in self.runs], ", ")
-        runs = "" if self.open_groups else f": {units.counted(len(self.unended), 'run')} to end"
+        names = units.listed([*dict.fromkeys(f"g{run.group_id}" for run in self.runs)], _MOST_NAMES)
+        runs = "" if self.open_groups else f": {units.counted(len(self.pending), 'run')} to end"
         return f"waiting for {names}{runs or ' to be decided'}"
 
+    def overdue(self, timeout_s: float | None) -> WaitTimeout:
+        """Return the error that these runs have not ended in time."""
+        pending, n_runs, after = self.pending, len(self.counted), f"after {units.duration(timeout_s)}"
+        if not pending:
+            return WaitTimeout(f"g{self.open_groups[0]} is not decided {after}", "mpsq status shows how far it is")
+        which = f"run {pending[0].run}" if n_runs == 1 else f"{len(pending)} of {units.counted(n_runs, 'run')}"
+        waits = f"{which} {'has' if len(pending) == 1 else 'have'} not ended {after}"
+        return WaitTimeout(waits, f"mpsq why {pending[0].run}")
+
+    def hindrances(self) -> list[str]:
+        """Return sentences on what keeps these runs from going on before a user acts, or a target answers."""
+        return list(filter(None, [*self.obstacles, self.held_sentence(), *self.silences]))
+
     def held_sentence(self) -> str:
-        """Return a sentence that runs are held, and how to release them; "" if none is."""
+        """Return a sentence that runs are held, or wait for a held job, and how to release them; "" if none is."""
         held = [run for run in self.counted if run.state == State.HELD]
         if not held:
-            return ""
+            waits = next((run for run in self.counted if run.run_id in self.behind), None)
+            job = self.behind[waits.run_id] if waits else None
+            return f"run {waits.run} waits for job {job}, which is held: mpsq resume {job}" if waits else ""
         runs = f"run {held[0].run} is" if len(held) == 1 else f"{units.count(len(held))} runs are"
         jobs = [str(job) for job in dict.fromkeys(run.job_id for run in held)]
         names = jobs if len(jobs) <= _MOST_NAMES else dict.fromkeys(f"g{run.group_id}" for run in held)
@@ -97,8 +108,10 @@ class Awaited(Struct, frozen=True):
             else:
                 lines.append(f"run {run.run}: {run.fate()}")
         for fate, runs in stopped.items():
-            which = f"run {runs[0]}" if len(runs) == 1 else f"{units.count(len(runs))} runs ({_few(runs, ', ')})"
-            lines.append(f"{which}: {fate}")
+            names = units.listed(runs, _MOST_NAMES)
+            lines.append(
+                f"run {names}: {fate}" if len(runs) == 1 else f"{units.count(len(runs))} runs ({names}): {fate}"
+            )
         return lines
 
     def refuse_failures(self) -> None:
@@ -113,12 +126,6 @@ class Awaited(Struct, frozen=True):
         raise WaitedJobFailed(": ".join([message, *reasons[:1]]), f"mpsq why {failed[0].run}")
 
 
-def _few(names: Sequence[str], separator: str) -> str:
-    """Return the first of these names, each once."""
-    distinct = list(dict.fromkeys(names))
-    return separator.join([*distinct[:_MOST_NAMES], *(["..."] if len(distinct) > _MOST_NAMES else [])])
-
-
 def look(connection: sqlite3.Connection, selectors: Sequence[Selector]) -> Awaited:
     """Return the selected runs as they are now. Raises: UsageError (no match)."""
     connection.execute("BEGIN")  # a round that is added between two reads would look like the end
@@ -126,7 +133,8 @@ def look(connection: sqlite3.Connection, selectors: Sequence[Selector]) -> Await
         runs = run_view.select(connection, selectors)
         groups = {run.group_id for run in runs} if any(selector.number is None for selector in selectors) else ()
         still_open = [group for group, _ in read.tuples(connection, ENDED) if group in groups]
-        return Awaited(runs, waiting.stops(connection, runs), silences(connection, runs), still_open)
+        behind = waiting.behind_held(connection, runs, waiting.BY_USER)
+        return Awaited(runs, waiting.stops(connection, runs), silences(connection, runs), still_open, behind)
     finally:
         connection.execute("ROLLBACK")
 
@@ -162,10 +170,7 @@ def until_done(
                     on_waiting(awaited)
                     reported = state
             if deadline is not None and time.monotonic() >= deadline:
-                n_unended = len(awaited.unended)
-                of_all = f"{n_unended} of {units.counted(len(awaited.counted), 'run')}"
-                waits = f"{of_all} {'has' if n_unended == 1 else 'have'} not ended"
-                raise WaitTimeout(f"{waits} after {units.duration(timeout_s)}", "mpsq status shows them")
+                raise awaited.overdue(timeout_s)
             time.sleep(_POLL_S)
 
 

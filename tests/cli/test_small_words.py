@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 import sys
 from pathlib import Path
 
@@ -146,7 +147,7 @@ def test_the_client_raises_the_errors_of_the_command_line(mpsq: Cli) -> None:
     assert refused.value.message == str(refused.value) == "--repeats 0 would run nothing"
     with pytest.raises(WaitTimeout) as late:
         queue.wait(4, timeout=0)
-    assert "not ended" in late.value.message and late.value.hint == "mpsq status shows them"
+    assert "not ended" in late.value.message and late.value.hint == "mpsq why 4.1"
     with pytest.raises(WaitTimeout):
         queue.wait(4, timeout="0s")
 
@@ -157,3 +158,111 @@ def test_every_parser_is_named_in_the_help(mpsq: Cli) -> None:
     text = mpsq.ok("submit", "--help").out
     assert len(parsers.names()) >= 4
     assert not [name for name in parsers.names() if name not in text]
+
+
+def test_a_held_submission_is_not_called_queued(mpsq: Cli) -> None:
+    held = mpsq.ok("submit", "--hold", "--snapshot", "off", "--", "true")
+    assert held.out == "g3: 1 job, 1 run held until mpsq resume g3 (7.1)\n"
+    assert mpsq.ok("rerun", "7", "--hold").out.startswith("g4: 1 job, 1 run held until mpsq resume g4 (")
+    assert mpsq.ok("resume", "g4").out == "run 8.1 is released\n"
+
+
+def test_retry_says_that_nothing_starts(mpsq: Cli) -> None:
+    mpsq.ok("cancel", "g2")
+    assert "no worker runs this queue" in mpsq.ok("retry", "5").err
+
+
+def skip(home: Path, run: str, reason: str) -> None:
+    """Do what the worker does with a run that cannot start any more."""
+    from queue_runner.model import Ending, Outcome, Verb
+    from queue_runner.store import jobs
+    from queue_runner.store.engine import open_engine, writing
+
+    with writing(open_engine(home / "mpsq.db")) as connection:
+        run_id = connection.value("SELECT run_id FROM v_run WHERE run = ?", [run])
+        jobs.move(connection, run_id, Verb.SKIP, actor="worker", ending=Ending(Outcome.SKIPPED, reason=reason))
+
+
+def hinted(mpsq: Cli, *arguments: str) -> list[str]:
+    """The command that a refusal names."""
+    refused = mpsq(*arguments)
+    assert refused.code == 2, refused
+    return refused.err.partition("hint: mpsq ")[2].split(" runs it again")[0].split()
+
+
+def test_the_remedy_of_a_refused_edit_is_accepted(mpsq: Cli, home: Path) -> None:
+    """It was mpsq retry, which refuses a deleted job, and one that would be skipped again."""
+    mpsq.ok("delete", "2")
+    mpsq.ok(*hinted(mpsq, "edit", "2", "--priority", "3"))
+    assert "mpsq rerun 2" in mpsq("retry", "2").err
+    mpsq.ok("submit", "--snapshot", "off", "--after", "3", "--", "true")
+    skip(home, "8.1", "dependency: job 3 did not succeed")
+    mpsq.ok(*hinted(mpsq, "edit", "8", "--priority", "3"))
+    assert "mpsq retry 3 runs it again" in mpsq("edit", "3", "--priority", "3").err
+    assert "mpsq pause 4 --now suspends it" in mpsq("edit", "4", "--at", "+1h").err, "not the whole queue"
+
+
+def test_what_will_be_skipped_says_how_it_is_not(mpsq: Cli, home: Path) -> None:
+    mpsq.ok("submit", "--snapshot", "off", "--after", "3", "--", "true")
+    assert "mpsq edit 7 --after '' removes the dependencies" in mpsq.ok("why", "7").out
+    mpsq.ok("edit", "7", "--after", "")
+    with sqlite3.connect(home / "mpsq.db") as connection:
+        connection.execute("UPDATE jobs SET deadline_at = 1 WHERE id = 7")
+    assert "mpsq edit 7 --deadline '' removes it" in mpsq.ok("why", "7").out
+    mpsq.ok("edit", "7", "--deadline", "")
+    assert "to be skipped" not in mpsq.ok("why", "7").out
+
+
+def test_a_run_is_skipped_for_one_reason(mpsq: Cli, home: Path) -> None:
+    """`show` printed SKIPPED(dependency): dependency: job 3 did not succeed."""
+    skip(home, "5.1", "dependency: job 3 did not succeed")
+    assert "SKIPPED(dependency): job 3 did not succeed\n" in mpsq.ok("show", "5").out
+
+
+def test_wait_says_that_a_run_waits_for_a_held_one(mpsq: Cli) -> None:
+    mpsq.ok("submit", "--hold", "--snapshot", "off", "--", "true")
+    mpsq.ok("submit", "--snapshot", "off", "--after", "7", "--", "true")
+    waited = mpsq("wait", "8", "--timeout", "0")
+    assert waited.code == 124 and "run 8.1 waits for job 7, which is held: mpsq resume 7\n" in waited.err
+    assert "error: run 8.1 has not ended after 0 s\n\nhint: mpsq why 8.1\n" in waited.err
+    assert "2 of 2 runs have not ended" in mpsq("wait", "7", "8", "--timeout", "0").err
+
+
+def test_a_suspended_job_is_called_so_in_every_list(mpsq: Cli, home: Path) -> None:
+    with sqlite3.connect(home / "mpsq.db") as connection:
+        connection.execute("UPDATE runs SET paused_at = 1 WHERE state = 'RUNNING'")
+    for command in (["list"], ["list", "--runs"], ["show", "g1"], ["show", "4"]):
+        assert "RUNNING (suspended)" in mpsq.ok(*command).out, command
+
+
+def test_a_group_says_how_its_rounds_ended_and_which_jobs_are_deleted(mpsq: Cli, home: Path) -> None:
+    with sqlite3.connect(home / "mpsq.db") as connection:
+        connection.execute("UPDATE groups SET until = 'decided' WHERE id = 2")
+    assert "\nrounds      a verdict needs 3 rounds\n" in mpsq.ok("show", "g2").out
+    mpsq.ok("cancel", "g2")
+    mpsq.ok("delete", "5")
+    shown = mpsq.ok("show", "g2").out
+    assert "\nrounds      cancelled\n" in shown and "g2: 2 jobs, 1 of them deleted, 2 runs\n" in shown
+
+
+def test_rerun_of_a_group_leaves_out_deleted_jobs(mpsq: Cli) -> None:
+    mpsq.ok("cancel", "g2")
+    mpsq.ok("delete", "5")
+    assert mpsq.ok("rerun", "g2").out.startswith("g3: 1 job, 1 run queued")
+    assert mpsq.ok("rerun", "5").out.startswith("g4: 1 job, 1 run queued")
+    mpsq.ok("delete", "6")
+    assert mpsq.ok("rerun", "g2").out.startswith("g5: 2 jobs, 2 runs queued")
+
+
+def test_old_words_below_a_command_name_the_new_ones(mpsq: Cli) -> None:
+    assert "mpsq edit ID --priority sets it" in mpsq("rerun", "1", "--priority", "3").err
+    assert "mpsq completion bash > FILE" in mpsq("completion", "bash", "--install").err
+    assert "mpsq completion" not in mpsq("service", "--install").err
+    assert 'unknown command "schedule lst"\n\nhint: did you mean "list"?' in mpsq("schedule", "lst").err
+
+
+def test_a_list_in_a_narrow_terminal_keeps_words_whole(mpsq: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    out = mpsq.ok("list").out
+    assert max(map(len, out.splitlines())) <= 60
+    assert "python train.py" in out and "[hidden]@host" in out and "age" not in out

@@ -200,7 +200,7 @@ def test_wait_has_three_ends(queue: Layout, mpsq: Cli) -> None:
     ran = mpsq("wait", "1", "2")
     assert ran.code == 3 and "run 2.1: FAILED(3): ValueError: no data" in ran.out and "mpsq why 2.1" in ran.err
     ran = mpsq("wait", "4", "--timeout", "50ms")
-    assert ran.code == 124 and "1 of 1 run has not ended after 50.0 ms" in ran.err and "no worker runs" in ran.err
+    assert ran.code == 124 and "run 4.1 has not ended after 50.0 ms" in ran.err and "no worker runs" in ran.err
 
 
 def test_wait_sees_the_end(queue: Layout, worker: None, mpsq: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
