@@ -206,7 +206,11 @@ def _fields(ctx: typer.Context, values: dict[str, Any]) -> dict[str, Any]:
             f'{ctx.info_name} takes {ctx.command.takes}, not "{" ".join(words)}"',  # type: ignore[attr-defined]
             ctx.command.where_it_goes(ctx, ctx.meta["options"]),  # type: ignore[attr-defined]
         )
-    given = {name: value for name, value in values.items() if _is_given(name, value)}
+    given = {
+        name: value
+        for name, value in values.items()
+        if value not in (None, []) and (value is not False or OPTIONS[name].kind is Kind.SWITCH)
+    }
     flags = [word.partition("=")[0] for word in ctx.meta["options"]]
     for option in map(OPTIONS.__getitem__, given):
         if option.kind is Kind.LIST and flags.count(option.flag) > 1:
@@ -238,10 +242,6 @@ _RUNS_OTHERS = re.compile(
     r"python[\d.]*|pypy[\d.]*|uv|env|time|nice|(ba|da|z|k|fi)?sh|node|perl|ruby|julia|torchrun|accelerate"
 )
 """Programs whose first argument is another one."""
-
-
-def _is_given(name: str, value: Any) -> bool:
-    return value not in (None, []) and (value is not False or OPTIONS[name].kind is Kind.SWITCH)
 
 
 def title(ctx: typer.Context) -> str:

@@ -11,7 +11,6 @@ import sqlite3
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -64,22 +63,13 @@ def _item(kind: str, path: Path, reason: str, name: str = "") -> Item:
 # -- find ------------------------------------------------------------------------------------------------------------
 
 
-class _EndedJob(NamedTuple):
-    """A job without a waiting or running run, and whose checkpoints no such run resumes from."""
-
-    job_id: int
-    deleted_at: float | None
-    ended_at: float | None
-    run_ids: str
-    numbers: str
-
-
 _JOBS = """
 SELECT job_id, deleted_at, max(ended_at) AS ended_at, group_concat(run_id) AS run_ids, group_concat(number) AS numbers
 FROM v_run WHERE kind <> 'import' GROUP BY job_id
 HAVING sum(state <> 'DONE') = 0
 AND sum(run_id IN (SELECT resumed_from FROM runs WHERE state <> 'DONE' AND resumed_from IS NOT NULL)) = 0
 """
+"""Jobs without a waiting or running run, and whose checkpoints no such run resumes from."""
 _REFERENCED = (
     "SELECT snapshot_hash FROM jobs UNION SELECT json_extract(spec_json, '$.tree') FROM jobs"
     " UNION SELECT tree_hash FROM snapshots WHERE hash IN (SELECT snapshot_hash FROM jobs)"
@@ -151,18 +141,18 @@ def _runs(layout: Layout, connection: sqlite3.Connection, keep: Keep, now: float
     """Yield the folders of deleted jobs, and the files of ended jobs that no rule keeps."""
     by_job: dict[int, list[Item]] = {}
     ended = []
-    for job in [_EndedJob(*row) for row in read.tuples(connection, _JOBS)]:
-        for run_id, number in zip(job.run_ids.split(","), job.numbers.split(","), strict=True):
-            folder = layout.runs / f"{job.job_id}.{number}"
-            if job.deleted_at is not None:
+    for job, deleted_at, ended_at, run_ids, numbers in read.tuples(connection, _JOBS).fetchall():
+        for run_id, number in zip(run_ids.split(","), numbers.split(","), strict=True):
+            folder = layout.runs / f"{job}.{number}"
+            if deleted_at is not None:
                 if folder.exists() or folder.is_symlink():
                     size = trash.used_bytes(folder)
-                    yield Item("deleted", folder.name, "its job was deleted", size, int(run_id), (folder,), job.job_id)
+                    yield Item("deleted", folder.name, "its job was deleted", size, int(run_id), (folder,), job)
             elif paths := tuple(sorted(path for path in _entries(folder) if path.name not in KEPT)):
-                item = Item("run", folder.name, "", trash.used_bytes(*paths), int(run_id), paths, job.job_id)
-                by_job.setdefault(job.job_id, []).append(item)
-        if job.job_id in by_job:
-            ended.append(JobFiles(job.job_id, job.ended_at or 0.0, sum(item.size_bytes for item in by_job[job.job_id])))
+                item = Item("run", folder.name, "", trash.used_bytes(*paths), int(run_id), paths, job)
+                by_job.setdefault(job, []).append(item)
+        if job in by_job:
+            ended.append(JobFiles(job, ended_at or 0.0, sum(item.size_bytes for item in by_job[job])))
     for job_id, reason in sorted(keep.dropped(ended, now).items()):
         yield from (replace(item, reason=reason) for item in by_job[job_id])
 

@@ -142,7 +142,10 @@ class Log:
                     text.feed(data)
                     anything = True
         while pieces is None or (pieces := pieces - 1) >= 0:
-            if not any([_copy_piece(file, text) for file, text in self._sources]):
+            added = [(text, data) for file, text in self._sources if (data := file.read())]
+            for text, data in added:
+                text.feed(data)
+            if not added:
                 break
             anything = True
         return anything
@@ -164,12 +167,6 @@ class Log:
             self.copy()
             self.pause()
             wait(POLL_S)
-
-
-def _copy_piece(file: LogFile, text: Text) -> bool:
-    if data := file.read():
-        text.feed(data)
-    return bool(data)
 
 
 def of_run(folder: RunDir, stdout: Text | None, stderr: Text | None, lines: int | None) -> Log:
