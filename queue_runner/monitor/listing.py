@@ -191,7 +191,7 @@ def _table(
         tables.Column("n_ok", "ok", right=True),
         tables.Column("state", "state", flexible=True, style=lambda line: line.style),
         tables.Column("age", "age", right=True),
-        tables.Column("took_s", "took", words=units.duration, right=True),
+        tables.Column("took_s", "took" if kind == "run" else "per run", words=units.duration, right=True),
         tables.Column("median_s", "ms/iter", words=units.ms, right=True),
         tables.Column("mark", "", style=lambda _line: "doubt"),
     ]

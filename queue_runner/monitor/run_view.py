@@ -477,9 +477,11 @@ class JobView(Struct, Generic[R], frozen=True):
 
     @property
     def took_s(self) -> float | None:
-        """The time of the run that is running, else of the last one that ended."""
+        """The median time of its runs that succeeded; without one, that of the run that is running or ended last."""
+        times = [run.real_s for run in last_attempts(self.runs) if run.succeeded and run.real_s is not None]
         timed = [run for run in reversed(self.runs) if run.took_s is not None]
-        return max(timed, key=lambda run: run.state == State.RUNNING).took_s if timed else None
+        last_s = max(timed, key=lambda run: run.state == State.RUNNING).took_s if timed else None
+        return stats.median(times) if times else last_s
 
     @property
     def repeats(self) -> int:

@@ -158,7 +158,7 @@ def test_the_history_says_how_long_a_command_took_and_what_it_is(browser: Browse
     mpsq.ok("cancel", "5")
     page = browser.get("/history")
     job = next(row for row in page.split("<tr>") if 'value="2"' in row)
-    assert re.search(r'data-label="took">[\d.]+ m?s', job) or 'data-label="took">-' not in job
+    assert re.search(r'data-label="per run">[\d.]+ m?s', job) or 'data-label="per run">-' not in job
     cancelled = next(row for row in page.split("<tr>") if 'value="5"' in row)
     assert '<span class="badge ">CANCELLED' in cancelled  # nothing is wrong with it
     assert "0 of 1 round done" in browser.get("/") and "1 failed" not in browser.get("/")
