@@ -233,18 +233,21 @@ def metric_answer(family: Family, name: str) -> Iterable[str]:
         return
     best = max(pairs, key=lambda pair: (pair.metrics[name].decided, abs(pair.metrics[name].change)))
     arm, base, answer = best.arm.label, best.baseline.label, best.metrics[name]
-    stated = answer if answer.change > 0 else answer.mirrored()
-    size, *values = (units.measured(x, stated.low, stated.high) for x in (stated.change, answer.value, answer.baseline))
+    size, *values = (
+        units.measured(x, answer.low, answer.high) for x in (abs(answer.change), answer.value, answer.baseline)
+    )
+    interval = answer.interval
     if answer.word is Word.SAME:
         text = f"{name} of {arm} and {base} is {answer}"
     elif not (answer.decided or size.strip("0.")):
         text = f"{name} of {arm} and {base} measured equal"
     else:
         how = "higher" if answer.change > 0 else "lower"
+        interval = interval if answer.change > 0 else answer.mirrored().interval
         text = f"{name} of {arm} {'is' if answer.decided else 'measured'} {size} {how} than of {base}"
     repeated = answer.why and answer.why in (family.metrics[name], best.verdict.why)
     needs = "" if answer.decided else "undecided" if repeated else f"undecided: {answer.next_step}"
-    limits = needs if family.metrics[name] else ", ".join(filter(None, [stated.interval, answer.rounds, needs]))
+    limits = needs if family.metrics[name] else ", ".join(filter(None, [interval, answer.rounds, needs]))
     yield f"{text}, {' vs '.join(values)} ({limits})"
 
 
@@ -263,10 +266,12 @@ def ratio(pair: Pair, per_work: str, compiling: bool = False) -> str:
     arm, base, verdict = pair.arm.label, pair.baseline.label, pair.verdict
     how = "slower" if pair.ratio < 1 and verdict.word is not Word.SAME else "faster"
     stated = verdict.mirrored() if how == "slower" else verdict
+    equal = not verdict.decided and units.ratio(stated.change) == units.ratio(1.0)
+    stated = verdict if equal else stated
     times = stated.ratio
     if verdict.word is Word.SAME:
         text = f"{arm} and {base} are {verdict}: {times}"
-    elif not verdict.decided and units.ratio(stated.change) == units.ratio(1.0):
+    elif equal:
         text = f"{arm} measured as fast as {base}"
     elif compiling:
         it = without_mode(pair.baseline)

@@ -57,6 +57,16 @@ def test_what_took_as_long_is_neither_faster_nor_slower() -> None:
     assert "mps eager measured as fast as cpu eager, 100.0 vs 100.0 ms" in text
 
 
+def test_the_interval_of_equal_rows_is_that_of_the_table() -> None:
+    """It was turned round, although the sentence names neither of them as slower."""
+    rows = [run("cpu", 0, 0.2013 * (1 + k % 3 / 20)) for k in range(6)]
+    rows += [run("mps", 0, 0.2014 * (1 + (k + 1) % 3 / 20)) for k in range(6)]
+    (family,) = compare(in_rounds(rows), Question(MAIN))
+    (pair,) = family.pairs
+    (sentence,) = [line for line in describe(family, RunDetails()) if "measured as fast as" in line]
+    assert pair.ratio < 1 and pair.verdict.interval in sentence
+
+
 def test_several_rounds_give_an_interval() -> None:
     rows = [run(d, 0, t * (1 + k / 1000)) for d, t in (("cpu", 2.0), ("mps", 0.2)) for k in range(4)]
     text = said(rows)

@@ -62,6 +62,14 @@ def test_the_same_needs_a_margin_in_the_unit_of_the_metric() -> None:
     assert answer(rows, aim=Aim("score", {"score": 1e-6})).word is Word.UNDECIDED
 
 
+def test_the_interval_of_the_same_is_that_of_the_table() -> None:
+    """It was turned round where the difference was negative, beside values that were not."""
+    rows = rounds({2: noisy(0.75, start=1), 4: noisy(0.75)})
+    (family,) = ask(rows, vs={"n_layer": "2"}, aim=Aim("score", {"score": 0.1}))
+    judged = family.pairs[0].metrics["score"]
+    assert judged.change < 0 and judged.interval in "".join(metric_answer(family, "score"))
+
+
 def test_rounds_with_one_seed_give_no_word() -> None:
     rows = rounds({2: noisy(0.5), 4: noisy(1.0, start=1)}, seeds=[7] * 8)
     assert answer(rows).word is Word.UNDECIDED and "seed" in answer(rows).why
