@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
+
 from msgspec.structs import replace
 
 from queue_runner import units
@@ -18,12 +20,12 @@ SQL = (
     f"SELECT {select_runs.ASKED}, run_id, run, name,"
     " workload, framework, config, device, compile, dtype, outcome, real_s, user_s, sys_s,"
     f" slept_s, max_rss_bytes, {select_runs.GPU_MEMORY},"
-    " json_extract(spec_json, '$.compile_mode') AS compile_mode,"
+    " json_extract(spec_json, '$.compile_mode') AS compile_mode, json_extract(spec_json, '$.params') AS params_json,"
     " (SELECT json_extract(exit_json, '$.prepared.real_s') FROM exits WHERE run_id = v_run.run_id) AS prepared_s,"
     f" {select_runs.INVALID}"
     " FROM v_run WHERE {chosen} AND state = 'DONE' ORDER BY job_id, number"
 )
-_LABEL = Column("label", "", flexible=True, value=select_runs.label)
+_LABEL = Column("label", "", flexible=True, value=attrgetter("subject"))
 _SLEPT = Column("slept_s", "slept", units.seconds, True)
 _PREPARED = Column("prepared_s", "prepared", units.seconds, True)
 COLUMNS = columns(
@@ -42,6 +44,9 @@ def finish(runs: list[ReportedRun], context: Context) -> Result:
     """Build one table of all runs: outcome, sleep and memory of the GPU only where there is any."""
     if not runs:
         return Result(COLUMNS, [], lines=[select_runs.nothing(context)])
+
+    labels = select_runs.labels(runs)
+    runs = [run.changed(subject=labels[run.run_id]) for run in runs]
 
     def filled(column: Column) -> bool:
         values = {column.of(run) for run in runs} - {None, "", "SUCCEEDED"}

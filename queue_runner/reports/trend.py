@@ -132,7 +132,9 @@ def finish(stored: list[ReportedRun], context: Context) -> Result:
     if not long:
         text = f"no row has {FIRST_LOOK} points yet: each submission of the same rows adds one (mpsq schedule add)"
         return Result(COLUMNS, [], lines=[text if histories else select_runs.nothing(context)], text="")
-    labels = _labels({key: by_row[key][-1] for key in long})
+    newest = [by_row[key][-1] for key in long]
+    texts = select_runs.labels(newest, _telling)
+    labels = {_row_of(run): f"{texts[run.run_id]} {run.where}".rstrip() for run in newest}
     rows = [_row(by_row[key], points, labels[key], by, len(long)) for key, points in long.items()]
     shown = [_LABEL, _POINTS, *_table(by)]
     notes = [f"{units.counted(n_short, 'row')} with fewer than {FIRST_LOOK} points not shown"] if n_short else []
@@ -229,19 +231,6 @@ def _changes(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
     if "commit" in names and "code" in names:
         names.remove("code")  # the commit says it better
     return [f"{name} {before.get(name, 'none')} -> {after.get(name, 'none')}" for name in names]
-
-
-def _labels(newest: Mapping[Any, ReportedRun]) -> dict[Any, str]:
-    """Return a label for each row, with the settings in which rows of the same label differ."""
-    labels = {}
-    for label, keys in by_key(newest, lambda key: select_runs.label(newest[key])).items():
-        settings = {key: _telling(newest[key]) for key in keys}
-        names = sorted({name for values in settings.values() for name in values})
-        differ = [name for name in names if len({str(values.get(name)) for values in settings.values()}) > 1]
-        for key in keys:
-            words = [f"{name}={settings[key][name]}" for name in differ if settings[key].get(name) is not None]
-            labels[key] = " ".join(filter(None, [label, *words, newest[key].where]))
-    return labels
 
 
 def _telling(run: ReportedRun) -> dict[str, Any]:

@@ -396,6 +396,13 @@ def test_time_is_a_table_with_the_memory_of_the_gpu_where_there_is_one(grid: Sto
     assert "real, user, sys, slept: seconds" in slept
 
 
+def test_times_of_a_sweep_name_the_settings_that_differ(store: Store) -> None:
+    for lr in ("1e-3", "1e-4"):
+        store.run(name="train.py", workload=None, argv=("train.py", lr), params={"lr": lr, "layers": 2})
+    labels = [row["label"] for row in store.report("time").rows]
+    assert [label.split()[-1] for label in labels] == ["lr=1e-3", "lr=1e-4"] and "layers" not in labels[0]
+
+
 def test_breakdown_adds_up_to_real(grid: Store) -> None:
     result = grid.report("breakdown")
     for label in {row["label"] for row in result.rows}:

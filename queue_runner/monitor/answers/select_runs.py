@@ -5,14 +5,16 @@ Names come from a list or are settings of stored runs; values are always paramet
 
 from __future__ import annotations
 
+import json
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
 from queue_runner import units
 from queue_runner.analysis.grouping import word
 from queue_runner.analysis.reported_run import ReportedRun
+from queue_runner.analysis.stats import by_key
 from queue_runner.errors import UsageError, did_you_mean
 from queue_runner.model import PREFLIGHT, Ending, Outcome, State
 from queue_runner.monitor.answers.run_query import Context, Options
@@ -175,6 +177,22 @@ def label(row: ReportedRun) -> str:
     mode = word("compile", row.compile_mode or row.compile)
     words = [subject(row), row.config, row.device, mode, row.dtype]
     return " ".join(str(part) for part in words if part)
+
+
+def labels(
+    runs: Iterable[ReportedRun], values_of: Callable[[ReportedRun], Mapping[str, Any]] | None = None
+) -> dict[int, str]:
+    """Return the labels of runs by run_id, with the values, by default the settings, in which runs of one label
+    differ."""
+    made = {}
+    for text, same in by_key(runs, label).items():
+        values = {run.run_id: values_of(run) if values_of else json.loads(run.params_json) for run in same}
+        names = sorted({name for by_name in values.values() for name in by_name})
+        differ = [name for name in names if len({str(by_name.get(name)) for by_name in values.values()}) > 1]
+        for run_id, by_name in values.items():
+            words = [f"{name}={by_name[name]}" for name in differ if by_name.get(name) is not None]
+            made[run_id] = " ".join([text, *words])
+    return made
 
 
 MOST_LISTED = 8
