@@ -13,10 +13,11 @@ _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]
 
 
 def plain(text: str) -> str:
-    """Return `text` without ANSI escapes and control characters; tabs and newlines stay."""
+    """Return `text` without ANSI escapes and control characters; tabs and newlines stay. A byte of a name that is not
+    UTF-8 becomes a question mark: the store takes none."""
     if text.isprintable():
         return text
-    return _CONTROLS.sub("", _ESCAPES.sub("", text))
+    return _CONTROLS.sub("", _ESCAPES.sub("", text)).encode("utf-8", "replace").decode()
 
 
 def one_line(text: str) -> str:

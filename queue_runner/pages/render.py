@@ -49,13 +49,10 @@ def page(template: str, *, static: str | None = None, **values: Any) -> str:
 
 
 def shown(value: Any) -> Any:
-    """Return a value as pages show it: text without control characters and lone surrogates, "-" for None."""
+    """Return a value as pages show it: text without control characters, "-" for None."""
     if value is None:
         return units.MISSING
-    if not isinstance(value, str) or hasattr(value, "__html__"):
-        return value
-    text = plain(value)
-    return text if text.isascii() else text.encode("utf-8", "replace").decode()
+    return plain(value) if isinstance(value, str) and not hasattr(value, "__html__") else value
 
 
 def sentence(value: Any) -> Markup:

@@ -106,7 +106,7 @@ def _look(snapshots: Path, spec: JobSpec, terms: LookTerms) -> StartCode:
         archive.check(snapshots, manifest)
     except Damaged as error:
         named = f"{listed(changes)}; " if changes else ""
-        return StartCode(Ending(Outcome.CODE_CHANGED, reason=f"{named}its stored code is gone: {error}"))
+        return StartCode(Ending(Outcome.CODE_CHANGED, reason=plain(f"{named}its stored code is gone: {error}")))
     large = manifest.entries.keys() - manifest.places.keys()  # the copy has links to them
     unchecked = ", and is too large to be stored: it is used as it is"
     changes = [(path, what + (unchecked if path in large else "")) for path, what in changes]
@@ -120,7 +120,7 @@ def _look(snapshots: Path, spec: JobSpec, terms: LookTerms) -> StartCode:
 
 def lost(error: Damaged) -> Ending:
     """Return the ending of a job whose stored code is gone, which no retry can fix."""
-    return Ending(Outcome.CODE_CHANGED, reason=f"its stored code is gone: {error}")
+    return Ending(Outcome.CODE_CHANGED, reason=plain(f"its stored code is gone: {error}"))
 
 
 Changes = list[tuple[str, str]]

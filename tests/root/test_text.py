@@ -28,6 +28,10 @@ def test_escapes_are_taken_out(text: str, shown: str) -> None:
     assert plain(text) == shown
 
 
+def test_a_byte_that_is_no_utf8_is_a_question_mark() -> None:
+    assert plain("l\udcff.py").encode("ascii", "backslashreplace") == b"l?.py"
+
+
 @given(st.text())
 def test_nothing_that_steers_a_terminal_is_left(text: str) -> None:
     assert not any((ord(c) < 32 and c not in "\t\n") or 127 <= ord(c) < 160 for c in plain(text))

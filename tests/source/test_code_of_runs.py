@@ -21,6 +21,7 @@ from queue_runner.source import rules
 from queue_runner.store import read
 from queue_runner.submit import plan
 from tests import forked_programs
+from tests.process_support import needs_linux
 from tests.queue_support import Queue, until
 from tests.submit_support import requested
 
@@ -130,6 +131,18 @@ def test_an_edit_never_stops_the_queue(queue: Queue, code: Repository) -> None:
     assert said(queue, "2.1") == "v3" and said(queue, "4.1") == str(code.root)
     assert notes(queue, "2.1") == notes(queue, "4.1") == {}
     assert not (code.root / "out.txt").exists()
+
+
+@needs_linux
+def test_a_file_whose_name_is_no_text_stops_nothing(queue: Queue, code: Repository) -> None:
+    library = code.root / os.fsdecode(b"l\xff.sh")
+    library.write_text("echo lib\n")
+    for _ in range(2):
+        queue_it(queue, code.root, ". ./say.sh; . ./l*.sh")
+    library.write_text("echo other\n")
+    queue.worker("", "--until-idle").wait()
+    assert {row["outcome"] for row in queue.rows()} == {"SUCCEEDED"}
+    assert said(queue, "2.1") == "v1\nlib" and notes(queue, "2.1")["in_copy"] == "l?.sh changed"
 
 
 def test_documents_and_notebooks_do_not_count(queue: Queue, code: Repository) -> None:
@@ -310,7 +323,10 @@ def test_a_worker_killed_between_copy_and_start(queue: Queue, code: Repository) 
     code.version("v2")
     worker = queue.worker("worker.prepared")
     queue.stopped("worker.prepared")
-    (queue.layout.run_dir("1.1") / "tree" / "half").touch()
+    half = queue.layout.run_dir("1.1") / "tree" / "half"  # as of a checkpoint that its job has protected
+    half.mkdir()
+    (half / "file").touch()
+    half.chmod(0o500)
     worker.kill()
     worker.wait()
     queue.worker("", "--until-idle").wait()
