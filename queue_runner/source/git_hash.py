@@ -57,7 +57,7 @@ def _mode(path: Path) -> str | None:
 
 def _hashes_of_git(root: Path, paths: Collection[str]) -> dict[str, str]:
     """Return the hashes that git computes, which are those after its filters; none outside of a repository."""
-    listable = [path for path in paths if "\n" not in path and not path.startswith('"')]
+    listable = [path for path in paths if "\n" not in path and not path.startswith('"') and not path.endswith("\r")]
     if not listable or git_commands.work_tree(root) is None:
         return {}
     for _ in range(_TRIES):

@@ -14,6 +14,7 @@ from typing import IO
 
 from msgspec import Struct, field
 
+from queue_runner.errors import is_shortage
 from queue_runner.host import failpoints
 from queue_runner.source import git_commands, rules
 from queue_runner.source.archive import Damaged, Manifest, check, read_manifest
@@ -42,7 +43,8 @@ def make(snapshots: Path, spec: JobSpec, target: Path, plan: CopyPlan) -> Path:
     Links that point out of the tree keep their targets; links into the tree point into the copy. No file of the user's
     is read.
 
-    Raises: Damaged when the stored tree is missing or torn; OSError when the disk refuses or takes too long.
+    Raises: Damaged when the stored tree is missing or torn, or no copy can be made here, as where two names are one;
+    OSError when the machine is short of a resource, or takes too long.
     """
     manifest = read_manifest(snapshots, spec.tree)
     target.mkdir(mode=0o700)
@@ -57,8 +59,8 @@ def make(snapshots: Path, spec: JobSpec, target: Path, plan: CopyPlan) -> Path:
         return cwd
     except BaseException as error:
         shutil.rmtree(target, ignore_errors=True)
-        if isinstance(error, FileExistsError):
-            raise Damaged(f"two files of the tree have one name here: {error.filename}") from error
+        if isinstance(error, OSError) and not is_shortage(error):
+            raise Damaged(f"no copy of it can be made here: {error.strerror}: {error.filename}") from error
         raise
 
 
@@ -98,16 +100,15 @@ def _write(path: Path, mode: int, source: IO[bytes], size: int) -> None:
 
 def _link(manifest: Manifest, names: Iterable[str], root: str, target: Path) -> set[str]:
     """Link to the files of the folder that are too large to be stored, and to the entries of these names; return them
-    all. Files of the copy stay."""
-    large = manifest.entries.keys() - manifest.places.keys()
-    linked: set[str] = set()
-    for name in sorted({*names, *large}):
+    all. Files of the copy stay: nothing is linked in the place of one, or below it."""
+    taken = {*manifest.places}
+    for name in sorted({*names, *(manifest.entries.keys() - taken)}):
         path = target / name
-        if not linked.intersection(map(str, PurePath(name).parents)) and not os.path.lexists(path):
+        if not taken.intersection(map(str, PurePath(name).parents)) and not os.path.lexists(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.symlink_to(Path(root, name))
-            linked.add(name)
-    return linked
+            taken.add(name)
+    return taken - manifest.places.keys()
 
 
 def _link_target(root: str, path: str, link: str, target: Path) -> str:

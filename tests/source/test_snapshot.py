@@ -269,6 +269,7 @@ def test_line_ends_are_those_of_the_disk_in_a_copy_and_gits_in_a_hash(
 ) -> None:
     (repo / ".gitattributes").write_text("*.py text eol=crlf\n")
     (repo / "crlf.py").write_bytes(b"x\r\ny\r\n")
+    (repo / "Icon\r").touch()  # a Mac's, which the list that git reads cannot name
     before = of_repository(repo)
     git(repo, "add", "-A")
     git(repo, "commit", "-q", "-m", "crlf")
@@ -553,7 +554,7 @@ def test_two_files_that_have_one_name_here(repo: Path, snapshots: Path, tmp_path
     (tmp_path / "copy" / "a.py").touch()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Path, "mkdir", lambda *_, **__: None)
-        with pytest.raises(archive.Damaged, match="two files of the tree have one name here"):
+        with pytest.raises(archive.Damaged, match="no copy of it can be made here: File exists"):
             working_copy.make(snapshots, spec, tmp_path / "copy", working_copy.CopyPlan())
 
 
@@ -670,6 +671,27 @@ def test_ignored_entries_are_links_in_a_copy(repo: Path, snapshots: Path, tmp_pa
     working_copy.tidy(snapshots, spec, copy)
     assert {str(path.relative_to(copy)) for path in copy.rglob("*")} == {"out", "out/b.json"}
     assert (repo / "data" / "new.bin").exists() and (repo / "last.pt").exists()
+
+
+@pytest.mark.parametrize("is_link", [False, True])
+def test_nothing_is_linked_below_a_file_or_a_link_of_the_copy(
+    is_link: bool, repo: Path, snapshots: Path, tmp_path: Path
+) -> None:
+    """It would be made in the folder that the link leads to, or hold up the queue: a retry finds the same."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    (repo / ".gitignore").write_text("*.bin\n")
+    if is_link:
+        (repo / "data").symlink_to(disk)
+    else:
+        (repo / "data").write_text("data")
+    spec = submitted(repo, snapshots)
+    (repo / "data").unlink()
+    (repo / "data" / "deep").mkdir(parents=True)
+    for folder in (repo / "data", repo / "data" / "deep"):
+        (folder / "x.bin").touch()
+    make_copy(snapshots, spec, tmp_path / "copy")
+    assert (tmp_path / "copy" / "data").is_symlink() == is_link and not list(disk.iterdir())
 
 
 def test_a_folder_that_git_does_not_list_is_a_tree_of_its_own(repo: Path, snapshots: Path) -> None:
