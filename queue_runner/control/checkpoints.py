@@ -92,7 +92,7 @@ def is_usable(path: Path) -> bool:
         if not stat.S_ISREG(mode) or path.lstat().st_size == 0:
             return False
         return path.suffix not in _ZIPS or zipfile.is_zipfile(path)
-    except OSError:
+    except (OSError, zipfile.BadZipFile):  # the latter of one that claims to span several disks
         return False
 
 

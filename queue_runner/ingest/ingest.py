@@ -1,7 +1,7 @@
 """Ingest: each line that a job appends becomes rows exactly once, whatever the job does to its file.
 
-The file is hostile input. Device, inode, offset and a hash of the 4 KiB before the offset are stored with the rows;
-when they no longer match, the file was rewritten: reading stops permanently and the run is tainted.
+The file is hostile input. Inode, offset and a hash of the 4 KiB before the offset are stored with the rows; when they
+no longer match, the file was rewritten: reading stops permanently and the run is tainted.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Ingest:
         self._run_id = run.run_id
         known = ("compile", run.spec.compile), ("device", run.spec.device)
         self._known = {name: value for name, value in known if value is not None}
-        self._parser = type(parsers.load(run.spec.parser)) if run.spec.parser else None
+        self._parser = run.spec.parser
         self._source = "stdout" if self._parser else "events"
         self._path: Path = folder.stdout if self._parser else folder.events
         with looking(engine) as connection:
@@ -96,7 +96,7 @@ class Ingest:
         before = self._state
         if not stat.S_ISREG(status.st_mode):
             return self._give_up("it is not a regular file")
-        if before.inode is not None and (before.device, before.inode) != (status.st_dev, status.st_ino):
+        if before.inode not in (None, status.st_ino):  # the number of its device changes at a reboot
             return self._give_up("it was replaced by another file")
         if status.st_size < before.offset or (before.offset and _tail(descriptor, before.offset) != before.tail_hash):
             return self._give_up("lines that had been read were changed")
@@ -107,7 +107,7 @@ class Ingest:
             (events, consumed, counts), parser_state = self._understand(data, before, final=final)
         except event_lines.ProtocolVersionError as error:
             return self._give_up(error.with_remedy)
-        except Exception as error:  # a parser's bug stops the reading of this log, not the queue
+        except Exception as error:  # a parser that is gone, or its bug, stops the reading of this log, not the queue
             return self._give_up(f"it cannot be parsed: {error!r}")
         torn = int(final and consumed < len(data))
         if not consumed and not torn:
@@ -123,7 +123,7 @@ class Ingest:
             unknown=before.unknown + counts.unknown,
             bad=before.bad + counts.bad,
             forged=before.forged + counts.forged,
-            torn=before.torn + torn,
+            torn=before.torn or torn,  # a worker that dies before the run is DONE looks at its last line again
         )
         return Chunk(events, state)
 
@@ -148,11 +148,11 @@ class Ingest:
     def _understand(self, data: bytes, before: IngestState, *, final: bool) -> tuple[_Found, str]:
         """Return the events after the stored ones, with their counts, and the state after them. It begins with the
         stored state each time: a chunk that the store refused is read again."""
-        if self._parser is None:
+        if not self._parser:
             chunk, clock = event_lines.read_chunk(data, before.offset), Clock.from_state(before.parser_state)
             clock.see(chunk[0])
             return chunk, clock.state()
-        parser = self._parser(self._known)
+        parser = parsers.load(self._parser, self._known)
         if before.parser_state:
             parser.restore(before.parser_state)
         return parser.read_chunk(data, before.offset, final=final), parser.state()

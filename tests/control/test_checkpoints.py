@@ -57,6 +57,8 @@ def test_the_newest_that_is_whole(tmp_path: Path) -> None:
     (tmp_path / "checkpoint-link").symlink_to(new)
     os.mkfifo(tmp_path / "checkpoint-pipe")
     (tmp_path / "checkpoint-9").mkdir()
+    of_several_disks = b"PK\x06\x07" + bytes(12) + b"\x02\0\0\0" + b"PK\x05\x06" + bytes(18)
+    (tmp_path / "last.pt").write_bytes(of_several_disks)
     torch_file(tmp_path / "model.pt")
     assert checkpoints.in_folder(tmp_path) == old, "whole, named so, neither hidden nor a link nor empty"
     (tmp_path / "checkpoint-500").mkdir()

@@ -83,7 +83,18 @@ def test_a_torn_last_line_is_judged_after_the_end(case: Case) -> None:
     with case.folder.events.open("a") as stream:
         stream.write(half[30:] + half[:10])
     reader.finish()
+    case.ingest().finish()  # as of the next worker, where the first died before it stored the end
     assert (case.numbers(), case.state().torn) == ([0, 1], 1)
+
+
+def test_a_reboot_may_give_the_disk_another_number(case: Case) -> None:
+    case.append(0, 1)
+    case.ingest().step()
+    with writing(case.engine) as connection:
+        connection.change("UPDATE ingests SET device = device + 1")
+    case.append(2)
+    case.ingest().finish()
+    assert case.numbers() == [0, 1, 2] and case.notes() == {}
 
 
 def test_a_resumed_job_repeats_numbers(case: Case) -> None:
@@ -191,6 +202,15 @@ def test_a_parser_reads_stdout_and_its_state_survives_the_worker(layout: Layout)
     case.ingest().finish()
     assert case.numbers() == [0, 1]
     assert case.state("stdout").offset == len(log)
+    engine.dispose()
+
+
+def test_a_parser_that_is_gone_stops_the_reading_and_not_the_queue(layout: Layout) -> None:
+    engine = open_engine(layout.db, keep_open=True)
+    case = Case(layout, engine, parser="of-yesterday")
+    case.folder.stdout.write_text("iter 1\n")
+    case.ingest().finish()
+    assert "unknown parser" in case.notes()["log_rewritten"]
     engine.dispose()
 
 
