@@ -74,18 +74,19 @@ class _EndedRun(NamedTuple):
     exit_code: int | None
     signal: int | None
     reason: str | None
-    ended_at: float
+    entry: int  # of the history, where it ended: no clock decides which end came last
     real_s: float | None
 
 
 _LAST = """
-SELECT r.id, r.job_id || '.' || r.number, r.outcome, r.exit_code, r.signal, r.reason, r.ended_at, e.real_s
+SELECT r.id, r.job_id || '.' || r.number, r.outcome, r.exit_code, r.signal, r.reason,
+    ifnull((SELECT max(id) FROM job_events WHERE run_id = r.id AND verb = 'finish'), 0) AS entry, e.real_s
 FROM runs r LEFT JOIN exits e ON e.run_id = r.id
 WHERE {} AND r.state = 'DONE' AND r.outcome NOT IN ('SKIPPED', 'CANCELLED')
-ORDER BY r.ended_at DESC, r.id DESC LIMIT :limit
+ORDER BY entry DESC LIMIT :limit
 """
-_HELD_AT = """
-SELECT max(v.at) FROM job_events v JOIN runs r ON r.id = v.run_id WHERE {} AND v.verb = 'hold' AND v.actor = 'worker'
+_HELD = """
+SELECT max(v.id) FROM job_events v JOIN runs r ON r.id = v.run_id WHERE {} AND v.verb = 'hold' AND v.actor = 'worker'
 """
 
 
@@ -101,8 +102,8 @@ def _hold(connection: Connection, run: Claimed, same: str, limit: int) -> bool:
     at_once = all(end.outcome in _FAILED and (end.real_s or 0.0) <= AT_ONCE_S for end in last)
     if len(last) < limit or last[0].id != run.run_id or len(causes) > 1 or not at_once:
         return False
-    held_at = connection.value(_HELD_AT.format(first), values)
-    if held_at is not None and held_at >= last[-1].ended_at:  # those before the last hold by mpsq do not count
+    held = connection.value(_HELD.format(first), values)
+    if held is not None and held > last[-1].entry:  # those before the last hold by mpsq do not count
         return False
     if _ids(connection, f"{first} AND r.outcome = 'SUCCEEDED'", run):
         return False

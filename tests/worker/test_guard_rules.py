@@ -146,6 +146,15 @@ def test_a_retry_is_neither_counted_nor_held(engine: Engine) -> None:
     assert states(engine) == "FFFHHFFQ"
 
 
+def test_a_clock_that_is_set_back_hides_no_failure(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    submit(engine, NANOGPT, repeats=5)
+    end(engine, FAILED, FAILED)
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now - 3600)
+    end(engine, FAILED)
+    assert states(engine) == "FFFHH"
+
+
 def test_different_commands_have_no_common_cause(engine: Engine) -> None:
     for ending in (SILENT, FAILED):
         submit(engine, *(command("sh", "-c", f"exit {n}") for n in range(5)))
