@@ -11,7 +11,7 @@ import json
 import re
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, BinaryIO
 
 from msgspec import Struct
@@ -120,12 +120,12 @@ def plan_of(lines: Sequence[Line], defaults: Fields, *, measures: bool = False) 
     runs = 0
     warnings: dict[str, None] = {}
     after: list[tuple[Dependency, ...]] = []
-    waits: list[Sequence[tuple[int, Condition]]] = []
-    for number, line in enumerate(lines):
+    waits: list[Mapping[str, Condition]] = []
+    for line in lines:
         try:
             given = line.fields()
             fields = given_options.merge(defaults, given)
-            siblings, stored = _siblings(number, given.get("after") or (), named, lines)
+            siblings, stored = _siblings(line, given.get("after") or (), named, lines)
             if given.get("after"):  # names on the command line are those of stored jobs
                 fields["after"] = stored
             if defaults.get("until") is not None:
@@ -146,7 +146,7 @@ def plan_of(lines: Sequence[Line], defaults: Fields, *, measures: bool = False) 
                 f"{line.where}: {runs:,} runs are too many",
                 f"a submission can have at most {run_order.MAX_RUNS:,} runs",
             )
-    _refuse_circles(waits, lines)
+    _refuse_circles(waits, named, lines)
     ending: dict[str, Any] = {name: defaults.get(name) for name in _LATER}
     whole = Request(**ending, repeats=max(job.repeats for job in jobs))
     until = submit.rounds_until(whole, len(jobs))
@@ -155,7 +155,7 @@ def plan_of(lines: Sequence[Line], defaults: Fields, *, measures: bool = False) 
         seed,
         tuple(jobs),
         tuple(warnings),
-        own_after=_own_after(after, waits, first, jobs),
+        own_after=_own_after(after, waits, named, [*first, len(jobs)]),
         aim=submit.aim(whole),
     )
     return planned if until is None else submit.in_rounds(planned, until)
@@ -163,20 +163,29 @@ def plan_of(lines: Sequence[Line], defaults: Fields, *, measures: bool = False) 
 
 def _own_after(
     after: Sequence[tuple[Dependency, ...]],
-    waits: Sequence[Sequence[tuple[int, Condition]]],
+    waits: Sequence[Mapping[str, Condition]],
+    named: Mapping[str, Sequence[int]],
     first: Sequence[int],
-    jobs: Sequence[NewJob],
 ) -> tuple[tuple[Dependency | Sibling, ...], ...]:
-    """Return what each job waits for. The jobs of a line begin at `first`."""
-    ends = [*first[1:], len(jobs)]
+    """Return what each job waits for. The jobs of a line begin at `first`, and end where those of the next one begin.
+
+    They are counted before they are made: in a file of 100,000 lines there may be billions.
+    """
+    jobs = {
+        name: [job for line in numbers for job in range(first[line], first[line + 1])]
+        for name, numbers in named.items()
+    }
     others: list[tuple[Dependency | Sibling, ...]] = []
-    for number, (stored, siblings) in enumerate(zip(after, waits, strict=True)):
-        of_line = [Sibling(job, how) for other, how in siblings for job in range(first[other], ends[other])]
-        others += [(*stored, *of_line)] * (ends[number] - first[number])
-    if (count := sum(map(len, others))) > MAX_DEPENDENCIES:
-        raise UsageError(
-            f"the jobs have {count:,} dependencies, which is too many", f"use at most {MAX_DEPENDENCIES:,}"
-        )
+    count = 0
+    for number, (stored, names) in enumerate(zip(after, waits, strict=True)):
+        n_jobs = first[number + 1] - first[number]
+        count += n_jobs * (len(stored) + sum(len(jobs[name]) for name in names))
+        if count > MAX_DEPENDENCIES:
+            raise UsageError(
+                f"the jobs have more than {MAX_DEPENDENCIES:,} dependencies, which is too many",
+                "let fewer of them wait, or for fewer others",
+            )
+        others += [(*stored, *(Sibling(job, how) for name, how in names.items() for job in jobs[name]))] * n_jobs
     return tuple(others)
 
 
@@ -184,10 +193,10 @@ def _own_after(
 
 
 def _siblings(
-    number: int, after: Sequence[str], named: Mapping[str, Sequence[int]], lines: Sequence[Line]
-) -> tuple[Sequence[tuple[int, Condition]], tuple[str, ...]]:
-    """Return what a line waits for: other lines of the file, and already stored jobs (still as words)."""
-    siblings: dict[int, Condition] = {}
+    line: Line, after: Sequence[str], named: Mapping[str, Sequence[int]], lines: Sequence[Line]
+) -> tuple[Mapping[str, Condition], tuple[str, ...]]:
+    """Return what a line waits for: names of other lines of the file, and already stored jobs (still as words)."""
+    siblings: dict[str, Condition] = {}
     rest = []
     for text in after:
         name, _, word = text.rpartition(":")
@@ -204,21 +213,23 @@ def _siblings(
                 f'after: "{name}" could mean a job of the queue or {lines[named[name][0]].where}',
                 "give the line another name",
             )
-        for other in named[name]:
-            if other == number:
-                raise UsageError(f'"after" names this same line: "{name}"', "a job cannot wait for itself")
-            if siblings.setdefault(other, how or Condition.OK) is not (how or Condition.OK):
-                raise UsageError(f'after: "{name}" is given with two conditions', "give one of them")
-    return tuple(siblings.items()), tuple(rest)
+        if name == line.name:
+            raise UsageError(f'"after" names this same line: "{name}"', "a job cannot wait for itself")
+        if siblings.setdefault(name, how or Condition.OK) is not (how or Condition.OK):
+            raise UsageError(f'after: "{name}" is given with two conditions', "give one of them")
+    return siblings, tuple(rest)
 
 
-def _refuse_circles(waits: Sequence[Sequence[tuple[int, Condition]]], lines: Sequence[Line]) -> None:
+def _refuse_circles(
+    waits: Sequence[Mapping[str, Condition]], named: Mapping[str, Sequence[int]], lines: Sequence[Line]
+) -> None:
     """Raise UsageError for a dependency cycle."""
-    graph = {number: [other for other, _ in siblings] for number, siblings in enumerate(waits) if siblings}
+    graph = dict[int | str, Iterable[int | str]]([*enumerate(waits), *named.items()])
     try:
         graphlib.TopologicalSorter(graph).prepare()
     except graphlib.CycleError as error:
-        circle = error.args[1][::-1]
+        circle = [node for node in error.args[1][::-1] if isinstance(node, int)]  # between two lines is a name
+        circle += circle[:1] if circle[0] != circle[-1] else []
         chain = " waits for ".join(lines[number].where for number in circle[:12])
         raise UsageError(
             f"jobs would wait for each other: {chain}{' ...' if len(circle) > 12 else ''}",

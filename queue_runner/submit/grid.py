@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections.abc import Container, Mapping, Sequence
 from typing import TypeVar
 
 from queue_runner.errors import UsageError, did_you_mean
 from queue_runner.spec import COMPILE_MODES, DTYPES
+from queue_runner.submit import run_order
 
 T = TypeVar("T")
 
 
 def product(axes: Mapping[str, Sequence[T]]) -> list[dict[str, T]]:
-    """Return every combination of the axes, the last axis varying fastest."""
+    """Return every combination of the axes, the last axis varying fastest. Raises: UsageError for too many."""
+    if (count := math.prod(map(len, axes.values()))) > run_order.MAX_RUNS:
+        raise UsageError(f"{count:,} jobs are too many", f"a submission can have at most {run_order.MAX_RUNS:,} runs")
     return [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
 
 

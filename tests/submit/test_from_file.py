@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from shutil import which
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -302,6 +303,19 @@ def test_a_thousand_jobs_are_one_transaction(layout: Layout, submit: From) -> No
     assert "1,000 jobs, 1,000 runs" in submit(lines).out
     assert query(layout, "SELECT count(*), count(DISTINCT group_id), max(id) FROM jobs") == [(1000, 1, 1000)]
     assert query(layout, "SELECT count(*) FROM dependencies WHERE on_job_id = job_id + 1") == [(999,)]
+
+
+def test_too_many_dependencies_are_refused_before_they_are_made(
+    layout: Layout, submit: From, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 100,000 lines each half may wait for the other: 2.5 billion."""
+    made = mock.Mock(side_effect=from_file.Sibling)
+    monkeypatch.setattr(from_file, "Sibling", made)
+    monkeypatch.setattr(from_file, "MAX_DEPENDENCIES", 100)
+    lines = [{**TOY, "name": "train"}] * 40 + [{**TOY, "after": "train"}] * 40
+    assert "more than 100 dependencies" in submit(lines).err and made.call_count <= 100
+    assert submit(lines[:42]).code == 0
+    assert query(layout, "SELECT count(*) FROM dependencies") == [(80,)]
 
 
 def test_lines_share_what_they_have_in_common(

@@ -22,6 +22,11 @@ def test_product_varies_the_last_axis_fastest() -> None:
     assert grid.product({}) == [{}]
 
 
+def test_a_grid_that_no_memory_holds_is_refused_at_once() -> None:
+    with pytest.raises(UsageError, match="160,000 jobs are too many"):
+        grid.product({"a": range(400), "b": range(400)})
+
+
 @given(st.integers(1, 12), st.integers(1, 6), st.integers(0, 2**32))
 @settings(max_examples=30, deadline=None)
 def test_every_round_runs_every_cell_once(cells: int, repeats: int, seed: int) -> None:
