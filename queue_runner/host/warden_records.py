@@ -22,7 +22,7 @@ class Fence(Struct, frozen=True):
     """`started`: the trainer may have been started. All fields are None in a torn fence, which counts as one."""
 
     at: Number | None = None
-    warden_pid: int | None = None
+    warden_pid: Pid | None = None
     warden_start: float | None = None
 
 
@@ -30,7 +30,7 @@ class Preparation(Struct, frozen=True):
     """`prepared`: the preparation has ended. `noted` processes had been seen by then; they are not the trainer's."""
 
     at: Number | None = None
-    noted: int = 0
+    noted: Annotated[int, Meta(ge=0, lt=2**31)] = 0
 
 
 class Suspension(Struct, frozen=True):

@@ -69,7 +69,7 @@ class Observer:
         elif self._samples or started_at is not None:
             with writing(self._engine) as connection:
                 self._writer(started_at)(connection)
-        self._marked = self._mark
+        self._marked, self._samples = self._mark, []
 
     def _sample(self, now: float, fence: Fence | None) -> None:
         self._sampled_at = now
@@ -125,12 +125,11 @@ class Observer:
 
     def _writer(self, started_at: float | None) -> Callable[[Connection], None]:
         """Return what stores the samples, and the start of the run if it is new."""
-        samples, self._samples = self._samples, []
 
         def write(connection: Connection) -> None:
             if started_at is not None:
                 results.mark_started(connection, self.run_id, started_at)
-            for sample in samples:
+            for sample in self._samples:
                 results.save_condition(connection, self.run_id, sample.at, sample.known())
 
         return write

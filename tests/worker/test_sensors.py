@@ -6,15 +6,17 @@ import json
 import threading
 from collections.abc import Iterator
 from typing import Any
+from unittest import mock
 
 import pytest
 
+from queue_runner.errors import MpsqError
 from queue_runner.host import run_sampler
 from queue_runner.host.run_dir import RunDir
 from queue_runner.machine_records import SensorSample
 from queue_runner.paths import Layout
 from queue_runner.spec import JobSpec, NewJob
-from queue_runner.store import jobs, read
+from queue_runner.store import jobs, read, results
 from queue_runner.store.engine import Engine, open_engine, writing
 from queue_runner.store.jobs import Claimed
 from queue_runner.worker import observer
@@ -83,6 +85,31 @@ def test_a_border_of_phases_is_sampled_at_once(layout: Layout, engine: Engine, m
         events.write(json.dumps({"type": "iter", "t": 4.0, "i": 0, "dur_s": 0.1}) + "\n")
     assert stored() == 4, "an iteration is no border"
     assert watching.finish(None, None)
+
+
+def test_a_sample_that_the_store_refuses_is_stored_later(
+    layout: Layout, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, folder = begun(layout, engine)
+    watching = observer.Observer(engine, run, folder, sample_every_s=3600)
+    folder.events.write_text(json.dumps({"type": "iter", "t": 4.0, "i": 0, "dur_s": 0.1}) + "\n")
+    with monkeypatch.context() as patched:
+        patched.setattr(results, "save_events", mock.Mock(side_effect=MpsqError("the disk is full", "free some")))
+        with pytest.raises(MpsqError):
+            watching.observe(None)
+    monkeypatch.setattr(observer, "FIRST_EVERY_S", 3600.0)
+    watching.observe(None)
+    with read.reading(layout.db) as connection:
+        assert named_rows.detail(connection, "conditions", run.run_id)
+
+
+def test_a_number_that_no_warden_writes_stops_no_observation(layout: Layout, engine: Engine) -> None:
+    run, folder = begun(layout, engine)
+    (folder.path / "warden").mkdir()
+    (folder.path / "warden" / "prepared").write_text(f'{{"at": 1, "noted": {10**30}}}')
+    observer.Observer(engine, run, folder, sample_every_s=3600).observe(None)
+    with read.reading(layout.db) as connection:
+        assert named_rows.detail(connection, "conditions", run.run_id)
 
 
 def test_a_macs_gpu_is_stored_with_the_time_of_its_query(
