@@ -17,7 +17,6 @@ from queue_runner.errors import MpsqError
 from queue_runner.host import failpoints, locks, reserve, wakeup
 from queue_runner.host.run_dir import RunDir
 from queue_runner.model import Outcome, Selector, State
-from queue_runner.monitor import queue_state
 from queue_runner.paths import Layout
 from queue_runner.store import added_rounds, jobs, read, resolve
 from queue_runner.store.engine import open_engine, writing
@@ -128,4 +127,4 @@ def _judge(layout: Layout, run: str, row: _RunState, requested: bool, worker: bo
     folder = RunDir(layout.runs / run)
     if folder.exit() is not None:
         return Cancelled(run, CancelResult.UNRECORDED, None)
-    return Cancelled(run, CancelResult.ENDING if queue_state.is_supervised(folder) else CancelResult.UNWATCHED, None)
+    return Cancelled(run, CancelResult.ENDING if folder.is_supervised() else CancelResult.UNWATCHED, None)

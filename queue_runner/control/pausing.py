@@ -18,7 +18,6 @@ from queue_runner.host import failpoints, wakeup
 from queue_runner.host.home import ensure_home
 from queue_runner.host.run_dir import RunDir
 from queue_runner.model import DEFAULT_LANE, Selector, State, Verb, parse_selector
-from queue_runner.monitor import queue_state
 from queue_runner.monitor.run_view import QueuedRun, each_run
 from queue_runner.paths import Layout
 from queue_runner.store import added_rounds, jobs, lane_claims, migrate, read, resolve
@@ -144,7 +143,7 @@ def _answer(layout: Layout, run: str, suspended: bool) -> Changed | None:
 
 
 def _unanswered(layout: Layout, run: str, suspended: bool) -> Changed:
-    if queue_state.is_supervised(RunDir(layout.run_dir(run))) or not suspended:
+    if RunDir(layout.run_dir(run)).is_supervised() or not suspended:
         return Changed(run, True, "was asked to stop" if suspended else "was asked to continue")
     return Changed(run, True, "will be suspended as soon as it starts")
 

@@ -65,6 +65,16 @@ class RunDir(Struct, frozen=True):
         folder.mkdir(mode=0o700, exist_ok=True)
         return self.path.rename(folder / f"{self.path.name}-{time.time_ns()}")
 
+    def is_supervised(self) -> bool | None:
+        """Return whether a warden holds this run; None when the job has put something else in the place of its
+        lock."""
+        from queue_runner.host import locks  # not above: submit reads no lock of a run
+
+        try:
+            return locks.is_held(self.warden_lock)
+        except OSError:
+            return None
+
     def started(self) -> Fence | None:
         """Return the fence, which exists once the trainer may have been started. A torn fence counts as existing."""
         from queue_runner.host.warden_records import Fence  # not above: submit reads no record
@@ -88,7 +98,7 @@ class RunDir(Struct, frozen=True):
     def of_trainer(self) -> Iterator[tuple[int, float]]:
         """Yield (pid, start) of the processes seen by the warden since the trainer's start, the trainer first."""
         preparation: Preparation | None = self._record("prepared")
-        before = max(0, preparation.noted) if preparation is not None else 0
+        before = preparation.noted if preparation is not None else 0
         return ((process.pid, process.start) for process in islice(self.noted(), before, None))
 
     def trainer(self) -> tuple[int, float] | None:

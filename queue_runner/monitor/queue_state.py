@@ -103,11 +103,6 @@ def history(connection: sqlite3.Connection) -> tuple[Any, ...]:
     return read.tuples(connection, "SELECT seq FROM sqlite_sequence WHERE name = 'job_events'").fetchone(), *lanes
 
 
-def is_supervised(folder: RunDir) -> bool:
-    """Return whether a warden holds this run."""
-    return folder.warden_lock.exists() and locks.is_held(folder.warden_lock)
-
-
 class Supervision(Struct, frozen=True):
     """Who looks after a running run, as its folder shows it. `stopped` is the pid of its trainer if a signal stopped
     that, and not mpsq pause."""
@@ -119,7 +114,7 @@ class Supervision(Struct, frozen=True):
 
 def supervision(folder: RunDir) -> Supervision:
     """Return who looks after the run in this folder."""
-    return Supervision(is_supervised(folder), folder.waits_for_exec(), stopped_trainer(folder))
+    return Supervision(bool(folder.is_supervised()), folder.waits_for_exec(), stopped_trainer(folder))
 
 
 def stopped_trainer(folder: RunDir) -> int | None:
@@ -138,4 +133,4 @@ def idle(layout: Layout, lane: str | None = None) -> bool:
             run for run in _running(connection) if lane is None or {lane, DEFAULT_LANE} & {*lanes.parts(run.lane)}
         ]
     alive, _ = locks.worker(layout.home)
-    return all(not alive and not is_supervised(RunDir(layout.runs / run.run)) for run in running)
+    return all(not alive and not RunDir(layout.runs / run.run).is_supervised() for run in running)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from queue_runner.errors import DamageError, MpsqError, RunActive, SchemaError
 from queue_runner.host import locks
+from queue_runner.host.run_dir import RunDir
 from queue_runner.paths import Layout, migrations_dir
 from queue_runner.store import backup, merges
 from queue_runner.store.engine import Connection, lock_alone, open_engine, writing
@@ -141,7 +142,7 @@ def _refuse_active(layout: Layout) -> None:
     with reading(layout.db, any_schema=True) as connection:
         running = tuples(connection, "SELECT job_id || '.' || number FROM runs WHERE state = 'RUNNING'").fetchall()
     for (name,) in running:
-        if locks.is_held(layout.run_dir(name) / "warden.lock"):
+        if RunDir(layout.run_dir(name)).is_supervised():
             raise RunActive(
                 f"run {name} is active: the schema is not changed meanwhile", "wait until it ends, then try again"
             )

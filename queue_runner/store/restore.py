@@ -141,7 +141,7 @@ def _refuse_unfit(source: Path) -> None:
 
 def _refuse_active(layout: Layout) -> None:
     """Refuse while anything is left of a run: the restored database may not know it, and nobody would end it."""
-    active = [path.parent.name for path in layout.runs.glob("*/warden.lock") if locks.is_held(path)]
+    active = [path.parent.name for path in layout.runs.glob("*/warden.lock") if RunDir(path.parent).is_supervised()]
     active += lane_locks.runs_of(layout.home)
     if active:
         run = active[0]

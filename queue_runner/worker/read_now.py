@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from queue_runner import lanes
 from queue_runner.config_file import Config
-from queue_runner.host import locks, processes
+from queue_runner.host import processes
 from queue_runner.host.run_dir import RunDir
 from queue_runner.lanes import Lane
 from queue_runner.model import DEFAULT_LANE
@@ -264,7 +264,7 @@ class NowReader:
             return replace(run, reads_code=True)
         folder.repair()
         exit_ = folder.exit()
-        is_alive = supervisor.warden_pid() is not None or _lock_is_held(folder) is True
+        is_alive = supervisor.warden_pid() is not None or folder.is_supervised() is True
         # A warden that has stored the end releases the lane, rings, and only then exits.
         warden = None
         if (exit_ is not None or not is_alive) and supervisor.take():
@@ -286,15 +286,7 @@ def _without_lock(run: ActiveRun) -> Warden:
         return Warden.KILLED if run.was_started else Warden.STARTING
     pid, start = run.fence.warden_pid, run.fence.warden_start
     is_there = pid is not None and start is not None and processes.same_process(pid, start)
-    return Warden.KILLED if _lock_is_held(run.folder) is False and not is_there else Warden.ALIVE
-
-
-def _lock_is_held(folder: RunDir) -> bool | None:
-    """Return whether a warden holds the run's lock; None when the job has put something else in its place."""
-    try:
-        return locks.is_held(folder.warden_lock)
-    except OSError:
-        return None
+    return Warden.KILLED if run.folder.is_supervised() is False and not is_there else Warden.ALIVE
 
 
 def _lane_of(row: lane_claims.Active) -> Lane:

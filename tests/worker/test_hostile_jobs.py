@@ -121,9 +121,11 @@ def test_without_its_folder_and_its_warden_it_is_lost_and_not_run_again(queue: Q
     assert queue.written() == ["ran"]
 
 
-@pytest.mark.parametrize("way", ["mkfifo warden.lock", "ln -s nowhere warden.lock", "mkdir warden.lock"])
+@pytest.mark.parametrize("way", ["mkfifo", "ln -s nowhere", "ln -s spec.json", "mkdir"])
 def test_what_it_puts_in_the_place_of_the_wardens_lock_stops_no_new_worker(queue: Queue, mpsq: Cli, way: str) -> None:
-    queue.submit(f"{HERE}rm warden.lock; {way}; touch done; while [ ! -e {queue.folder}/go ]; do sleep 0.02; done")
+    queue.submit(
+        f"{HERE}rm warden.lock; {way} warden.lock; touch done; while [ ! -e {queue.folder}/go ]; do sleep 0.02; done"
+    )
     worker = queue.worker()
     until((queue.layout.run_dir("1.1") / "done").exists, "the deed")
     worker.kill()
