@@ -48,6 +48,7 @@ class RunInstructions:
         self.output_limit_bytes: int = values["output_limit_bytes"]
         self.min_free_bytes: int = values["min_free_bytes"]
         self.allow_daemons: bool = values["allow_daemons"]
+        self.lock: int | None = None  # the descriptor of warden.lock, which the trainer must not hold
 
     def changed(self, **changes: Any) -> RunInstructions:
         """Return a copy with these fields changed."""

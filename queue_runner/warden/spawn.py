@@ -97,6 +97,8 @@ def _become(
     place = "its start"
     try:
         os.setsid()
+        if spec.lock is not None:
+            os.closerange(spec.lock, spec.lock + 1)  # its exec closes it, too, but may wait for hours
         signal.set_wakeup_fd(-1)
         for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
             signal.signal(number, signal.SIG_DFL)

@@ -388,7 +388,8 @@ def main(folder: str) -> int:
     for held in lane:
         os.set_inheritable(held, False)
     granted = all(files.grants(held, fcntl.LOCK_EX if held in lane_locks else fcntl.LOCK_SH) for held in lane)
-    if files.hold(f"{folder}/warden.lock") is None or not granted:
+    spec.lock = files.hold(f"{folder}/warden.lock")
+    if spec.lock is None or not granted:
         say("another warden holds this run, or another run holds the lane")
         return 75
     reach("warden.locked")

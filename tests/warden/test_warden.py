@@ -265,6 +265,16 @@ def test_a_trainer_that_waits_before_exec_is_stopped(warden_run: Make, changes: 
     assert (exit_["signal"], exit_["spawn_error"], run.leftovers()) == (signal.SIGINT, None, set())
 
 
+def test_a_trainer_that_waits_before_exec_does_not_hold_its_wardens_lock(warden_run: Make) -> None:
+    """Else it would count as supervised once its warden was killed: nobody would end it."""
+    run = warden_run(FOREVER)
+    run.stand_in = "import os, signal; os.chdir = lambda _: signal.pause()  # for a folder that macOS guards"
+    run.start().trainer()
+    run.kill_warden()
+    until(lambda: not locks.is_held(run.folder / "warden.lock"), "its lock")
+    assert not run.lane_is_free()
+
+
 def test_how_a_trainer_leaves_after_the_stop_is_told_as_it_is(warden_run: Make) -> None:
     program = "import os, signal\nsignal.signal(2, lambda *_: os._exit(7))\nprint('ready')\nwhile True: signal.pause()"
     run = warden_run(python(program)).start()
