@@ -386,7 +386,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         layout = ensure_home(need_bytes=0)  # the disk may become free again: keep trying
         ownership.secure_runs(layout)
         settings = config_file.load(layout.config)
-        held = _take(layout)
+        held = _take(layout, options.until_idle, manager if options.service else None)
         manager.started()
         _refuse_damaged(layout)
         _migrate(layout)
@@ -448,15 +448,27 @@ def _refuse_damaged(layout: paths.Layout) -> None:
         raise DamageError(f"the database is damaged: {problems[0]}", backup.remedy(layout))
 
 
-def _take(layout: paths.Layout) -> locks.Lock:
-    held = locks.try_worker(layout.home)
-    if held is None:
-        _, pid = locks.worker(layout.home)
-        raise AlreadyRunning(
-            f"another worker (process {pid or 'unknown'}) runs this queue", "mpsq status shows what it does"
+def _take(layout: paths.Layout, until_idle: bool = False, service: ServiceManager | None = None) -> locks.Lock:
+    """Take the queue. A `service` waits for a worker that ends with the queue's work: a waiting command has started it
+    while the service was down, for an upgrade, and nobody would start the service again.
+
+    Raises: AlreadyRunning.
+    """
+    waits, path = False, locks.worker_lock_path(layout.home)
+    while (held := locks.try_worker(layout.home)) is None:
+        holder = (locks.read_holder(path) if locks.is_held(path) else None) or {}
+        error = AlreadyRunning(
+            f"another worker (process {holder.get('pid', 'unknown')}) runs this queue", "mpsq status shows what it does"
         )
+        if service is None or not holder.get("until_idle"):
+            raise error
+        if not waits:
+            log.info("%s until it is idle; this one waits", error.message)
+            service.started()
+        waits = True
+        time.sleep(BUSY_TICK_S)
     try:
-        held.write_holder({"home": str(layout.home)})
+        held.write_holder({"home": str(layout.home), "until_idle": until_idle})
     except OSError:
         held.forget_holder()  # the disk is full: nobody knows our process id then
     return held

@@ -234,6 +234,20 @@ def test_a_second_worker_says_who_holds_the_queue(queue: Queue) -> None:
     assert as_a_service.wait() == 0
 
 
+def test_a_service_waits_for_a_worker_that_ends_with_the_queue(queue: Queue) -> None:
+    """`mpsq run` starts one while the service is down, as after an upgrade: nobody would start the service again."""
+    queue.submit(f"while [ ! -e {queue.folder}/go ]; do sleep 0.02; done")
+    until_idle = queue.worker("", "--until-idle")
+    until(lambda: queue.rows()[0]["started_at"], "the start")
+    service = queue.worker("", "--service")
+    until(lambda: "this one waits" in queue.log(), "the service")
+    (queue.folder / "go").touch()
+    assert until_idle.wait() == 0
+    queue.submit("echo ran >> $J")
+    queue.done(2)
+    assert service.poll() is None and queue.written() == ["ran"]
+
+
 def test_two_queues_on_one_machine_take_turns(queue: Queue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from queue_runner.host.home import ensure_home
 
