@@ -7,7 +7,6 @@ import json
 import marshal
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -24,7 +23,7 @@ from queue_runner import lanes
 from queue_runner.config_file import Config
 from queue_runner.control import checkpoints
 from queue_runner.errors import MpsqError
-from queue_runner.host import job_environments, job_secrets, locks, redact
+from queue_runner.host import job_environments, job_secrets, locks, redact, trash
 from queue_runner.host.boot import boot_id
 from queue_runner.host.lane_locks import Hold
 from queue_runner.host.run_dir import RunDir
@@ -74,10 +73,7 @@ def prepare(
     if folder.has_run():
         aside = folder.set_aside(layout.set_aside)
         log(f"run {run.id}: another run of this name has left its folder, which is moved to {aside}")
-    elif folder.path.is_dir() and not folder.path.is_symlink():
-        shutil.rmtree(folder.path)
-    else:
-        folder.path.unlink(missing_ok=True)
+    trash.remove(folder.path)
     folder.path.mkdir(mode=0o700, parents=True)
     (folder.path / "warden").mkdir(mode=0o700)
     if code.copy is not None:

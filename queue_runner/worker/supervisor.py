@@ -57,6 +57,10 @@ EXIT_S = 0.1
 MAX_FRUITLESS_STARTS = 5
 """Number of successive wardens that may die before they write the fence, until the run is given up as SPAWN_FAILED."""
 
+_FAULTS = (ArithmeticError, LookupError, RecursionError, ValueError)
+"""Errors that the data of a run raise by a mistake of ours: before its start they cost that run, and not the night.
+Those of an upgrade below a worker are others, and pass."""
+
 
 class _Launching(Struct, frozen=True):
     """A claimed run whose code is being read. `origin` is the run whose checkpoint it resumes from."""
@@ -417,8 +421,11 @@ class Supervisor:
             return self._refuse(run, error.ending())
         except OSError as error:
             where = f": {error.filename}" if error.filename else ""
-            self._hold_off(run, f"the machine refused to start it: {error.strerror or error}{where}")
+            self._hold_off(run, plain(f"the machine refused to start it: {error.strerror or error}{where}"))
             return False
+        except _FAULTS as error:
+            why = plain(f"mpsq could not start it ({error!r}): please report it")
+            return self._refuse(run, Ending(Outcome.SPAWN_FAILED, reason=why))
         failpoints.reach("worker.spawned")
         self.close()  # the warden and the trainer hold the lane now
         self._block(None)

@@ -19,6 +19,7 @@ from queue_runner.store import read
 from queue_runner.store.engine import open_engine
 from queue_runner.worker.now import Clocks
 from queue_runner.worker.supervisor import Supervisor
+from tests.patience import UNTIL_S
 from tests.process_support import is_there
 from tests.queue_support import Queue, until
 from tests.worker.test_hostile_jobs import ask_to_cancel
@@ -88,6 +89,20 @@ def test_supervisors_that_cannot_start_cost_one_run_and_not_the_queue(queue: Que
     queue.worker()
     queue.done(3)
     assert queue.written() == ["ran", "ran"]
+
+
+def test_a_mistake_of_ours_before_a_start_costs_that_run_and_not_the_queue(queue: Queue) -> None:
+    for _ in range(3):
+        queue.submit("echo ran >> $J")
+    code = (
+        "from queue_runner.worker import launch, main_loop\n"
+        "prepare = launch.prepare\n"
+        "launch.prepare = lambda *given: {}['lost'] if given[2].id.job < 3 else prepare(*given)\n"
+        "main_loop.main(['--until-idle'])\n"
+    )
+    subprocess.run([sys.executable, "-c", code], stderr=subprocess.DEVNULL, timeout=UNTIL_S, check=True)
+    assert [row["outcome"] for row in queue.rows()] == ["SPAWN_FAILED", "SPAWN_FAILED", "SUCCEEDED"]
+    assert queue.rows()[0]["reason"] == "mpsq could not start it (KeyError('lost')): please report it"
 
 
 def blocked_reason(queue: Queue) -> str | None:
