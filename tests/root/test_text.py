@@ -28,7 +28,7 @@ def test_escapes_are_taken_out(text: str, shown: str) -> None:
     assert plain(text) == shown
 
 
-def test_a_byte_that_is_no_utf8_is_a_question_mark() -> None:
+def test_a_byte_that_is_not_utf8_becomes_a_question_mark() -> None:
     assert plain("l\udcff.py").encode("ascii", "backslashreplace") == b"l?.py"
 
 

@@ -134,7 +134,7 @@ def test_an_edit_never_stops_the_queue(queue: Queue, code: Repository) -> None:
 
 
 @needs_linux
-def test_a_file_whose_name_is_no_text_stops_nothing(queue: Queue, code: Repository) -> None:
+def test_a_file_name_that_is_not_utf8_stops_nothing(queue: Queue, code: Repository) -> None:
     library = code.root / os.fsdecode(b"l\xff.sh")
     library.write_text("echo lib\n")
     for _ in range(2):
