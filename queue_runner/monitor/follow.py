@@ -17,7 +17,7 @@ from queue_runner.host.locks import START_A_WORKER
 from queue_runner.host.low_priority import Wait, descriptor, give_way
 from queue_runner.host.run_dir import RunDir
 from queue_runner.model import Selector, State, parse_selector
-from queue_runner.monitor import awaiting, run_view
+from queue_runner.monitor import awaiting, queue_state, run_view
 from queue_runner.monitor.awaiting import Awaited
 from queue_runner.monitor.explanation import explain_all
 from queue_runner.monitor.log_files import POLL_S, Log, Open
