@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from queue_runner import units
 from queue_runner.analysis.comparison import TIME, WALL
-from queue_runner.analysis.grouping import Arm, group, is_mode, kinds_of_taint, labelled, word
+from queue_runner.analysis.grouping import Arm, group, is_mode, labelled, word
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.analysis.stats import by_key
 from queue_runner.machine_records import read_machine, read_system
@@ -41,7 +41,6 @@ class MachineRow(ArmNumbers, Struct, frozen=True, kw_only=True):
     chip: str | None
     memory_gib: int | None
     os: str | None
-    taints: Sequence[str]
 
     @property
     def merged(self) -> bool:
@@ -151,7 +150,6 @@ def _rows(arms: Sequence[Arm], fixed: Sequence[str], known: Mapping[str, str]) -
             chip=machine.cpu or machine.model or None,
             memory_gib=machine.memory_gib,
             os=" ".join(filter(None, (system.os, system.os_version))) or machine.system or None,
-            taints=kinds_of_taint(arm.shown),
         )
 
 

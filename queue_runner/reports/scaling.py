@@ -12,7 +12,7 @@ from queue_runner import units
 from queue_runner.analysis.curves import ENOUGH, FEWEST, Curve, CurvePoint, find_curves, number
 from queue_runner.analysis.finding import Finding
 from queue_runner.analysis.findings import other_clock
-from queue_runner.analysis.grouping import kinds_of_taint, word
+from queue_runner.analysis.grouping import word
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.errors import UsageError
 from queue_runner.model import Outcome
@@ -81,11 +81,6 @@ class PointRow(ArmNumbers, Struct, frozen=True):
         """Whether the knee of the curve is here."""
         knee = self.curve.knee
         return bool(knee and knee.at and knee.at.size == self.arm.value)
-
-    @property
-    def taints(self) -> list[str]:
-        """The kinds of taint of the runs with a time."""
-        return kinds_of_taint(self.arm.with_time)
 
 
 _SHARE = Column("share_of_best", "of best", units.percent, True)

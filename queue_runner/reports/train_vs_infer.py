@@ -17,7 +17,7 @@ from queue_runner.analysis import run_metrics, stats
 from queue_runner.analysis.comparison import PHASE
 from queue_runner.analysis.finding import Caveat
 from queue_runner.analysis.findings import other_clock
-from queue_runner.analysis.grouping import MAIN, WORK, Arm, group, kinds_of_taint, labelled, order, taints
+from queue_runner.analysis.grouping import MAIN, WORK, Arm, group, labelled, order, taints
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.analysis.rounds import Verdict, judge
 from queue_runner.analysis.stats import by_key
@@ -88,7 +88,6 @@ Verdicts = Mapping[Arm, Verdict]
 class WorkRow(JudgedRow):
     """What reports show of one kind of work on one device; the other columns are in the key of the arm."""
 
-    arm: Arm
     times_training: float | None
 
     model = of_arm(lambda arm: str(arm.key["subject"]))
@@ -223,11 +222,9 @@ def _twin(arm: Arm, arms: Sequence[Arm]) -> Arm | None:
 def _row(arm: Arm, arms: Sequence[Arm], verdicts: Verdicts) -> WorkRow:
     return WorkRow(
         arm=arm,
-        label=arm.label,
         times_training=_times_training(arm, arms),
         judged=verdicts.get(arm),
         is_baseline=arm not in verdicts and any(_twin(other, arms) is arm for other in verdicts),
-        taints=kinds_of_taint(arm.shown),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, TypeVar, cast
 
@@ -38,6 +38,7 @@ class ArmNumbers:
     no valid run."""
 
     __slots__ = ()
+    label = of_arm(lambda arm: arm.label)
     workload = of_arm(lambda arm: str(arm.key["subject"]))
     config = of_arm(lambda arm: arm.key["config"])
     time_of = of_arm(lambda arm: str(arm.key.get("time_of") or "iteration"))
@@ -52,16 +53,16 @@ class ArmNumbers:
     tokens_per_s = of_arm(lambda arm: arm.rate("token"))
     samples_per_s = of_arm(lambda arm: arm.rate("sample"))
     excluded = of_arm(lambda arm: arm.n_valid < arm.n_ended)
+    taints = of_arm(lambda arm: kinds_of_taint(arm.shown))
 
 
 @dataclass(frozen=True, kw_only=True)
-class JudgedRow:
+class JudgedRow(ArmNumbers):
     """A row that may have a verdict, `judged`, against a baseline."""
 
-    label: str
+    arm: Arm
     judged: Verdict | None
     is_baseline: bool
-    taints: Sequence[str]
 
     @property
     def speedup(self) -> float | None:
@@ -100,10 +101,9 @@ _OF_METRIC = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class ArmRow(RunNumbers, LastEvaluation, JudgedRow, ArmNumbers):
+class ArmRow(RunNumbers, LastEvaluation, JudgedRow):
     """What reports show of an arm. Numbers are medians over its runs."""
 
-    arm: Arm
     table: int
     framework: str | None
     framework_version: str | None
@@ -156,7 +156,6 @@ def row_of(family: Family, arm: Arm, peaks: Peaks, table: int) -> ArmRow:
         **vars(losses.of_arm(arm)),
         arm=arm,
         table=table,
-        label=arm.label,
         factors={
             name: value
             for name, value in arm.key.items()
@@ -176,7 +175,6 @@ def row_of(family: Family, arm: Arm, peaks: Peaks, table: int) -> ArmRow:
             for name in family.metrics
         },
         by=family.by,
-        taints=kinds_of_taint(arm.shown),
     )
 
 

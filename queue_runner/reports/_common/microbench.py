@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from queue_runner import units
 from queue_runner.analysis import stats
-from queue_runner.analysis.grouping import Arm, group, kinds_of_taint, not_replaced, word
+from queue_runner.analysis.grouping import Arm, group, not_replaced, word
 from queue_runner.analysis.peaks import Peak
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.analysis.stats import by_key
@@ -59,7 +59,6 @@ class CellRow(ArmNumbers, Struct, frozen=True, kw_only=True):
     spread_over = of_arm(lambda arm: "samples" if arm.spread_s[1] == "iterations" else arm.spread_s[1])
     valid = of_arm(lambda arm: all(run.valid for run in arm.shown))
     excluded = of_arm(lambda arm: not all(run.valid for run in arm.shown))
-    taints = of_arm(lambda arm: kinds_of_taint(arm.shown))
 
     @property
     def flops_per_s(self) -> float | None:
