@@ -43,21 +43,11 @@ class MachineRow(ArmNumbers, Struct, frozen=True, kw_only=True):
     os: str | None
 
     @property
-    def merged(self) -> bool:
-        """Whether a bundle brought its runs."""
-        return bool(self.last.merged)
-
-    @property
     def where(self) -> str:
         """The machine in words."""
         parts = [self.chip, f"{self.memory_gib} GiB" if self.memory_gib is not None else None]
         name = ", ".join(filter(None, parts)) or prepare.where(self.last.machine_hash)
-        return f"{name} (merged)" if self.merged else name
-
-    @property
-    def valid(self) -> bool:
-        """Whether its numbers are those of valid runs."""
-        return all(row.valid for row in self.arm.shown)
+        return f"{name} (merged)" if self.last.merged else name
 
 
 def _software(row: MachineRow) -> str:
@@ -78,7 +68,7 @@ COLUMNS = columns(
     Column("chip", "chip"),
     Column("memory_gib", "GiB", units.count, True),
     Column("os", "system"),
-    Column("merged", "merged"),
+    Column("merged", "merged", value=lambda row: bool(row.last.merged)),
     "label time_of",
     *through("last", "device device_name framework framework_version"),
     "median_s spread_s spread_over tokens_per_s samples_per_s runs n_runs n_valid valid",
@@ -103,13 +93,13 @@ def finish(stored: list[ReportedRun], context: Context) -> Result:
     for key, same in by_key(arms, lambda arm: tuple(_value(arm, name) for name in (*_QUESTION, *fixed))).items():
         machines = by_key(same, lambda arm: arm.key["machine"]).values()
         table = [row for machine in machines for row in _rows(machine, fixed, known)]
-        table.sort(key=lambda row: (row.merged, row.where, row.label))
+        table.sort(key=lambda row: (row.last.merged, row.where, row.label))
         raw += table
         sections.append(Section(_title(key, fixed), _shown(table, marks), table))
     if not sections:
         return Result(COLUMNS, [], lines=[select_runs.nothing(context)])
     notes = [SENTENCE]
-    if any(row.merged for row in raw):
+    if any(row.last.merged for row in raw):
         notes.append("(merged): as its bundle says; its hashes detect damage, not forgery")
     if len({row.last.machine_hash for row in raw}) == 1:
         notes.append("one machine: mpsq import adds those of others, from mpsq export --bundle g4 > g4.mpsq")

@@ -45,6 +45,7 @@ class ArmNumbers:
     runs = of_arm(lambda arm: [run.run for run in arm.runs])
     n_runs = of_arm(lambda arm: arm.n_ended)
     n_valid = of_arm(lambda arm: arm.n_valid)
+    valid = of_arm(lambda arm: all(run.valid for run in arm.shown))
     n_machines = of_arm(lambda arm: arm.n_machines)
     compared = of_arm(lambda arm: bool(arm.times))
     median_s = of_arm(lambda arm: arm.median_s)

@@ -57,7 +57,6 @@ class CellRow(ArmNumbers, Struct, frozen=True, kw_only=True):
     n_runs = of_arm(lambda arm: len(arm.shown))
     median_s = of_arm(lambda arm: arm.median_s or 0.0)
     spread_over = of_arm(lambda arm: "samples" if arm.spread_s[1] == "iterations" else arm.spread_s[1])
-    valid = of_arm(lambda arm: all(run.valid for run in arm.shown))
     excluded = of_arm(lambda arm: not all(run.valid for run in arm.shown))
 
     @property
