@@ -131,7 +131,8 @@ def _unit(match: Match) -> str:
 
 def _of_match(match: Match, compared: Family) -> Family:
     pairs = [pair for pair in compared.pairs if pair.arm is match.second]
-    return replace(compared, arms=[match.first, match.second], baseline=match.first, pairs=pairs)
+    arms = [match.first, match.second]
+    return replace(compared, arms=arms, baseline=match.first, why="the first side", pairs=pairs)
 
 
 def _text_of(line: SideBySide, side: int) -> str:

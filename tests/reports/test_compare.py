@@ -42,6 +42,7 @@ def test_jobs_of_one_submission_have_words(store: Store) -> None:  # noqa: F811
     assert (lines(result, "differs")["n"]["first"], lines(result, "differs")["n"]["second"]) == ("a", "b")
     time = lines(result, "measured")["ms/iter"]
     assert time["verdict"] == "slower" and time["speedup"] == pytest.approx(0.5) and time["low"] < 0.5 < time["high"]
+    assert result.families[0].why == "the first side", "compare has no --vs"
     (mirrored,) = [lines(compare(store, "2", "1"), "measured")["ms/iter"]]
     assert mirrored["verdict"] == "faster"
 
