@@ -57,15 +57,16 @@ class Awaited(Struct, frozen=True):
         return [run for run in self.counted if run.outcome == Outcome.OUT_OF_MEMORY and run.is_probe]
 
     @property
+    def beyond_budget(self) -> list[RunView]:
+        """The rounds beyond the --budget of a submission of which a run succeeded: they did not fail."""
+        measured = {run.group_id for run in self.runs if run.succeeded}
+        return [run for run in self.counted if run.is_beyond_budget and run.group_id in measured]
+
+    @property
     def failed(self) -> list[RunView]:
-        """The last attempts that did not end in SUCCEEDED, without `probes_out_of_memory`, and without rounds beyond
-        the --budget of a submission of which a run succeeded."""
-        probes, measured = self.probes_out_of_memory, {run.group_id for run in self.runs if run.succeeded}
-        return [
-            run
-            for run in self.counted
-            if not (run.succeeded or run in probes or (run.is_beyond_budget and run.group_id in measured))
-        ]
+        """The last attempts that did not end in SUCCEEDED, without `probes_out_of_memory` and `beyond_budget`."""
+        others = {run.run_id for run in (*self.probes_out_of_memory, *self.beyond_budget)}
+        return [run for run in self.counted if not (run.succeeded or run.run_id in others)]
 
     def intention(self) -> str:
         """Return a sentence that names the groups that are waited for."""
@@ -116,7 +117,7 @@ class Awaited(Struct, frozen=True):
 
     def refuse_failures(self) -> None:
         """Raise WaitedJobFailed if a last attempt did not succeed."""
-        failed, total = self.failed, len(self.counted)
+        failed, total = self.failed, len(self.counted) - len(self.beyond_budget)
         if not failed:
             return
         message = "the run did not succeed" if total == 1 else f"none of the {units.count(total)} runs succeeded"

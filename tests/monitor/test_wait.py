@@ -102,6 +102,16 @@ def test_what_was_skipped_did_not_succeed(engine: Engine, mpsq: Cli) -> None:
     assert ran.code == 3 and "run 1.1: SKIPPED(dependency): job 7 did not succeed" in ran.out
 
 
+def test_rounds_beyond_the_budget_are_not_counted_as_successes(engine: Engine, mpsq: Cli) -> None:
+    """`wait` printed 2 of 2 runs succeeded."""
+    queue(engine, Terms(), Terms())
+    end_next(engine, OK)
+    with writing(engine) as connection:
+        over = Ending(Outcome.SKIPPED, reason="budget: it did not start within the --budget")
+        jobs.move(connection, 2, Verb.SKIP, actor="worker", ending=over, ended_at=time.time())
+    assert mpsq.ok("wait", "g1").out == "1 of 1 runs succeeded; 1 did not start within the --budget\n"
+
+
 def hold_by_mpsq(engine: Engine, job: int) -> None:
     with writing(engine) as connection:
         reason = "3 runs in a row failed"
