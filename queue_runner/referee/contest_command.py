@@ -106,7 +106,7 @@ def try_(
 
     If it was killed, the same command follows the candidate to its answer.
 
-    Exit codes: 0 keep, 1 discard, 3 undecided, 2 for every error.
+    Exit codes: 0 keep, 1 discard, 3 undecided; 2 for every error, and a candidate that is refused before it runs.
     """
     from queue_runner.referee import contest, request
 

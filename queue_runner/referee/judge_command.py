@@ -110,7 +110,7 @@ def judge(
 ) -> None:
     """Run a command in two versions of the code, in rounds, and keep or discard the candidate.
 
-    Exit codes: 0 keep, 1 discard, 3 undecided, 2 for every error.
+    Exit codes: 0 keep, 1 discard, 3 undecided; 2 for every error, and a candidate that is refused before it runs.
     """
     from queue_runner.referee import answer, request
 
