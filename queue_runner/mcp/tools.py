@@ -100,13 +100,10 @@ def submit(
 
 def status(ids: list[str] | None = None) -> QueueNow:
     """Say what runs and waits. With `ids` (g4, 12, 12.3, @last), the runs of these instead, ended ones included."""
-    queue = Client()
-    now = queue.status()
-    if ids:
-        with read.reading(paths.layout().db) as connection:
-            chosen = run_view.select(connection, [parse_selector(id) for id in ids])
-    else:
-        chosen = [*([now.running.run] if now.running else []), *now.waiting]
+    now = Client().status()
+    with read.reading(paths.layout().db) as connection:
+        selected = run_view.select(connection, [parse_selector(id) for id in ids or ()])
+        chosen = selected or [run for run in run_view.queue(connection) if not run.is_unstored]
     runs = [RunState(run.run, run.name, run.state, run.outcome, run.reason, run.median_s) for run in chosen]
     return QueueNow(now.queue.worker, bool(now.queue.paused_at), now.waiting_runs, runs)
 

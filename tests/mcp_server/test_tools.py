@@ -20,6 +20,9 @@ import pytest
 from queue_runner.cli.main import main
 from queue_runner.paths import Layout
 from queue_runner.referee import answer
+from queue_runner.store import jobs
+from queue_runner.store.engine import open_engine, writing
+from tests.cli_support import full_queue
 from tests.patience import UNTIL_S, patience
 from tests.queue_support import Queue
 from tests.referee.referee_support import FAST, SLOW, Repository
@@ -162,3 +165,13 @@ def test_without_the_package_it_says_what_to_install(
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert main(["mcp"]) == 2
     assert "pip install 'mcp>=2,<3'" in capsys.readouterr().err
+
+
+def test_status_has_the_runs_of_every_lane(home: Path) -> None:
+    from queue_runner.mcp import tools
+
+    layout = full_queue(home)
+    with writing(open_engine(layout.db)) as connection:
+        assert jobs.claimed(connection, 6, "cpu:1", "ab" * 16, "boot", time.time())
+    runs = {run.run: run.state for run in tools.status().runs}
+    assert runs == {"4.1": "RUNNING", "5.1": "RUNNING", "6.1": "QUEUED"}
