@@ -63,7 +63,7 @@ def _print_group(connection: Connection, selectors: Sequence[Selector], runs: Se
     facts = tables.facts(
         group_summary.facts(connection, runs),
         prose=("ended", "rounds", "invalid", "note"),
-        commands=("asked by",),
+        commands=("command",),
         style=lambda name, _value: "doubt" if colour and name == "invalid" else "",
     )
     print(facts + "\n")

@@ -64,13 +64,13 @@ class Eta(Struct, frozen=True, dict=True):
         return sum(turn.expected.real_s is None for turn in self.going)
 
     def sentence(self, now: float, *, going: bool = True) -> str:
-        """Return `about 3 h 20 min, until 06:40` with its uncertainty; empty if nothing will run. Without the time of
+        """Return `about 3 h 20 min, at 06:40` with its uncertainty; empty if nothing will run. Without the time of
         day unless the queue is `going`."""
         if self.finish_at is None:
             return ""
-        end = f", until {times.clock(self.finish_at, now)}" if going else " from its start"
         similar = sum(turn.expected.basis == ALIKE for turn in self.going)
         sure = all(turn.finish_sure for turn in self.going)
+        end = f", {at_clock(self.finish_at, now, sure=sure)}" if going else " once the queue runs"
         return in_words(self.left_s, end, len(self.going), self.unknown, similar, sure=sure)
 
 
@@ -89,6 +89,11 @@ def in_words(dur_s: float, end: str, n_runs: int, unknown: int, similar: int, *,
     return sentence
 
 
+def at_clock(at: float, now: float, *, sure: bool) -> str:
+    """Return `at 22:40`, or `after 22:40` if it may be later."""
+    return f"{'at' if sure else 'after'} {times.clock(at, now)}"
+
+
 def end_of(turns: Sequence[Turn]) -> tuple[float, bool] | None:
     """Return when the last of these runs ends, and whether that is sure; None where the length or the end of one is
     unknown."""
@@ -101,7 +106,7 @@ def starting(turn: Turn | None, now: float) -> str:
     if turn is None or turn.start_at is None or turn.start_at <= now + 1:
         return ""
     sure = "in about" if turn.start_sure else "in at least"
-    return f"{sure} {units.duration(turn.start_at - now)}, at {times.clock(turn.start_at, now)}"
+    return f"{sure} {units.duration(turn.start_at - now)}, {at_clock(turn.start_at, now, sure=turn.start_sure)}"
 
 
 def clock(turn: Turn | None, now: float) -> str:

@@ -108,12 +108,12 @@ def troubles(run: RunView, supervision: Supervision, worker: bool) -> list[tuple
         ),
         (
             warden and run.paused_at,
-            f"it was suspended {units.duration(paused_s)} ago, and keeps its place and its memory",
+            f"it was suspended {units.duration(paused_s)} ago, and still holds its memory and the device",
             "mpsq resume {run} continues it",
         ),
         (
             warden and stopped and not run.paused_at,
-            f"its process {stopped} was stopped by a signal, not by mpsq pause; it keeps its place",
+            f"its process {stopped} was stopped by a signal, not by mpsq pause; it still holds the device",
             f"kill -CONT {stopped} continues it; mpsq cancel {{run}} cancels it",
         ),
         (

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from queue_runner import config_file, times, units
+from queue_runner import config_file, units
 from queue_runner.monitor import eta, progress, run_view
 from queue_runner.monitor.run_view import JobQuestion
 from queue_runner.paths import Layout
@@ -35,11 +35,11 @@ class Forecast(Struct, frozen=True):
     """whether the runs before them are known to take no longer"""
 
     def sentence(self, now: float) -> str:
-        """Return `16 runs: about 40 min, until 09:10`."""
-        end = f", until {times.clock(now + self.waits_s + self.total_s, now)}"
-        if self.waits_s:
-            end += f", since the queue before them takes {units.duration(self.waits_s)}"
+        """Return `16 runs: about 40 min, done at 09:10`."""
         sure = self.waits_sure and not self.unknown
+        end = f", done {eta.at_clock(now + self.waits_s + self.total_s, now, sure=sure)}"
+        if self.waits_s:
+            end += f"; earlier runs first take {units.duration(self.waits_s)}"
         words = eta.in_words(self.total_s, end, self.n_runs, self.unknown, self.alike, sure=sure)
         return f"{units.counted(self.n_runs, 'run')}: {words}"
 

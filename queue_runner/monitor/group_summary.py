@@ -34,7 +34,7 @@ def facts(connection: sqlite3.Connection, every_run: Sequence[RunView]) -> list[
     real_s = sum(run.real_s or 0.0 for run in runs if run.state == State.DONE)
     pairs = [
         ("group", f"g{group}: {units.counted(n_jobs, 'job')}{deleted}, {units.counted(len(last), 'run')}"),
-        ("asked by", title),
+        ("command", title),
         ("submitted", times.stamp(created_at)),
         ("ended", _endings(last)),
         ("rounds", undecided(connection).get(group, "").partition(": ")[2] or (is_over and closed_why)),

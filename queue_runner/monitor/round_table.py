@@ -165,10 +165,10 @@ def bar(answer: Verdict, ends: Sequence[float], width: int = BAR) -> str:
 
 
 def _in_words(family: Family, pair: Pair) -> str:
-    """Return as in "s=2: speedup 0.50 x (0.49 to 0.51), slower; loss +0.1, undecided"; the title has the number of
-    rounds."""
+    """Return as in "s=2 vs s=1: speedup 0.50 x (0.49 to 0.51), slower; loss +0.1, undecided"; the title has the number
+    of rounds."""
     parts = (
         f"{name or 'speedup'} {answer.size}, {answer.word if answer.more else answer}"
         for name, answer in family.answers(pair).items()
     )
-    return f"{pair.arm.label}: {'; '.join(parts)}"
+    return f"{pair.arm.label} vs {pair.baseline.label}: {'; '.join(parts)}"

@@ -173,12 +173,12 @@ class RunLine(QueuedRun, frozen=True):
 
     @property
     def ending(self) -> str:
-        """Its state or how it ended: RUNNING (suspended), FAILED(1), KILLED(9), SUCCEEDED, SUCCEEDED (not stored)."""
+        """Its state or how it ended: RUNNING (suspended), FAILED(1), KILLED(9), SUCCEEDED (unsaved)."""
         if self.outcome is None:
             suspended = self.state == State.RUNNING and self.paused_at is not None
             return f"{self.state} (suspended)" if suspended else self.state
         ending = str(Ending(Outcome(self.outcome), self.exit_code, self.signal, self.reason or ""))
-        return f"{ending} (not stored)" if self.is_unstored else ending
+        return f"{ending} (unsaved)" if self.is_unstored else ending
 
     @property
     def mark(self) -> str:

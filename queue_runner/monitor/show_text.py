@@ -40,7 +40,7 @@ def facts(details: Details) -> list[tuple[str, str]]:
     waited_s = details.start.get("gate_waited_s") or None
     pairs: list[Fact] = [
         ("run", f"{run.run}  {run.name}"),
-        ("job", f"{run.job_id} in group g{run.group_id}, repeat {run.repeat}, attempt {run.attempt}"),
+        ("job", f"{run.job_id} in group g{run.group_id}, round {run.repeat}, attempt {run.attempt}"),
         ("state", run.fate()),
         ("settings", str(run.question) or units.MISSING),
         ("search", details.search),
@@ -142,7 +142,7 @@ def _evaluation(evaluation: Evaluation) -> str:
     by_split = {"train": evaluation.train, "val": evaluation.val}
     losses = ", ".join(f"{split} loss {units.loss(loss)}" for split, loss in by_split.items() if loss is not None)
     step, last = evaluation.i, evaluation.last_i
-    later = f"; not evaluated after it, up to iteration {units.count(last)}" if last is not None and last > step else ""
+    later = f"; training went on to iteration {units.count(last)}" if last is not None and last > step else ""
     return f"step {units.count(step)}: {losses or units.MISSING}{later}"
 
 
@@ -189,7 +189,7 @@ def _lane(details: Details) -> str | None:
 
 def _place(details: Details) -> str:
     if details.run.kind == "workload":
-        return "its folder, from its snapshot"
+        return "its folder; the code is from its snapshot"
     if details.spec.copy or any(note.kind == IN_COPY for note in details.notes):
         written = f"; what it wrote there is in {details.files['tree']}" if "tree" in details.files else ""
         return f"a copy of the code as submitted{written}"
@@ -197,7 +197,9 @@ def _place(details: Details) -> str:
         return "its folder, whatever changes there (--snapshot off)"
     if not details.spec.tree:
         return "its folder; the code is not stored, and changes are not detected"
-    return "its folder, or a copy of the submitted code if the code has changed before the start"
+    if details.run.started_at is not None:
+        return "its folder, with the code as submitted"
+    return "its folder, or a copy of the submitted code if the code changes before the start"
 
 
 def _segment(part: ChainLink) -> str:

@@ -12,7 +12,7 @@ from queue_runner.model import DEFAULT_LANE
 from queue_runner.monitor import eta, explanation
 from queue_runner.monitor.progress import RunProgress
 from queue_runner.monitor.queue_state import LaneState
-from queue_runner.monitor.queue_status import Status
+from queue_runner.monitor.queue_status import ENDED, Status
 from queue_runner.monitor.run_view import RunView
 from queue_runner.store.read import RemoteLane
 from queue_runner.text import one_line
@@ -41,6 +41,8 @@ def text(status: Status, *, colour: bool = False) -> str:
         parts[-1] += f"\n... and {units.count(more)} more: mpsq status --all"
     if status.ended:
         parts.append(ended_table(status, colour=colour))
+        if (n := len(status.ended)) >= ENDED:
+            parts[-1] += f"\n... these {n} ended last; mpsq list --runs --all shows all"
     return "\n\n".join(parts)
 
 
@@ -176,8 +178,8 @@ def plan(status: Status) -> Facts:
     first_tries = f", {units.counted(status.preflight_count, 'preflight')}" if status.preflight_count else ""
     n_stuck = status.eta.n_stuck
     by_themselves = "does not start by itself" if n_stuck == 1 else "do not start by themselves"
-    stuck = f", of which {units.count(n_stuck)} {by_themselves}" if n_stuck else ""
-    facts.append(("waiting", units.counted(status.waiting_runs, "run") + first_tries + stuck))
+    stuck = f" ({units.count(n_stuck)} {by_themselves})" if n_stuck else ""
+    facts.append(("waiting", units.counted(status.waiting_runs, "run") + stuck + first_tries))
     if estimate := status.eta.sentence(now, going=status.goes_on):
         part = f"the first {status.expected}: " if status.expected < status.waiting_count else ""
         facts.append(("done in", part + estimate))

@@ -116,15 +116,15 @@ def _of_itself(run: QueuedRun, unmet: Sequence[_Edge], now: float) -> Reason | N
         if run.blocked_reason:  # by group_guard, the only one who gives a reason
             sentence = f"{run.blocked_reason}; {sentence}"
             step = f"fix the cause, then {step}; mpsq config set hold_after_failures 0 turns this off"
-        return Reason("held", "its release", sentence, f"{step}; mpsq cancel {job} cancels it")
+        return Reason("held", f"mpsq resume {job}", sentence, f"{step}; mpsq cancel {job} cancels it")
     if run.deadline_at is not None and run.deadline_at <= now:
-        sentence = "to be skipped, because its --deadline has passed"
-        return Reason("deadline", "nothing: too late", sentence, f"mpsq edit {job} --deadline '' removes it")
+        sentence = "it will be skipped, because its --deadline has passed"
+        return Reason("deadline", "being skipped (too late)", sentence, f"mpsq edit {job} --deadline '' removes it")
     impossible = [edge.on_job_id for edge in unmet if edge.verdict == "impossible"]
     if impossible:
         on = impossible[0]
-        sentence = f"to be skipped, because job {on} did not end as required"
-        return Reason("dependency", f"nothing: job {on}", sentence, _WITHOUT.format(job=job))
+        sentence = f"it will be skipped, because job {on} did not end as required"
+        return Reason("dependency", f"being skipped (job {on})", sentence, _WITHOUT.format(job=job))
     if unmet:
         return _of_others(job, unmet)
     if run.not_before_at is not None and run.not_before_at > now:
@@ -205,7 +205,7 @@ def _of_the_queue(run: QueuedRun, queue: QueueState, ahead: Sequence[str]) -> Re
         return Reason("blocked", "the machine", f"nothing can start now: {queue.blocked_reason}", step)
     if not ahead:
         return Reason(
-            "next", "nothing: next", "it is next and starts immediately", f"mpsq logs {run.run} -f follows it"
+            "next", "nothing, it is next", "it is next and starts immediately", f"mpsq logs {run.run} -f follows it"
         )
     more = len(ahead) - 1
     others = {0: " is", 1: " and 1 more run are"}.get(more, f" and {units.count(more)} more runs are")

@@ -287,7 +287,7 @@ class Supervisor:
         too, it is not the run's fault: as where Python was replaced below this worker."""
         claimed, folder = run.claimed, run.folder
         if self._fruitless + 1 < MAX_FRUITLESS_STARTS:
-            self._unclaim(claimed, "it never started: no fence was written")
+            self._unclaim(claimed, "it never started")
             self._fruitless += 1  # only now: a refusal by the store is not the run's fault
             return
         folder.secrets.unlink(missing_ok=True)

@@ -141,9 +141,9 @@ def test_a_terminal_is_asked_first(
 
 def test_a_forecast_says_how_sure_it_is() -> None:
     sure = Forecast((60.0,), 240.0, 0, 0, 0.0, 4).sentence(1e6)
-    assert sure.startswith("4 runs: about 4 min 00 s, until ") and ";" not in sure
+    assert sure.startswith("4 runs: about 4 min 00 s, done at ") and ";" not in sure
     behind = Forecast((60.0,), 240.0, 0, 0, 0.0, 4, waits_sure=False).sentence(1e6)
     assert behind.startswith("4 runs: at least 4 min 00 s")
     half = Forecast((60.0, None), 120.0, 2, 1, 30.0, 4).sentence(1e6)
-    assert half.startswith("4 runs: at least 2 min 00 s, until ")
-    assert "since the queue before them takes 30.0 s; 2 of 4 runs have no history; 1 of 4 estimated from" in half
+    assert half.startswith("4 runs: at least 2 min 00 s, done after ")
+    assert "earlier runs first take 30.0 s; 2 of 4 runs have no history; 1 of 4 estimated from" in half

@@ -149,7 +149,7 @@ def test_a_list_says_what_differs_how_old_and_how_long_and_marks_what_is_invalid
 def test_show_of_a_group_is_its_summary(queue: Layout, mpsq: Cli) -> None:
     out = mpsq.ok("show", "g1").out
     assert "g1: 4 jobs" in out and "1 FAILED(3) (2.1)" in out and "\nsubmitted " in out
-    assert out.count("KILLED(9)") == 2 and "\ncommand " not in out
+    assert out.count("KILLED(9)") == 2 and "\nfolder " not in out
     assert max(map(len, out.splitlines())) <= 80
     assert len(mpsq.ok("show", "g1", "--json").json()["runs"]) > 4
     assert "\nstate " in mpsq.ok("show", "1.1").out

@@ -93,7 +93,7 @@ def test_the_same_question_takes_as_long_as_before(past: Past) -> None:
     first, second = past.queue(NewJob(A, 2), NewJob(B))
     assert past.starts(gap_s=1) == {f"{first}.1": (0, 11), f"{first}.2": (12, 23), f"{second}.1": (24, 84)}
     found = past.look()
-    assert found.unknown == 0 and found.sentence(NOW).startswith("about 1 min 22 s, until ")
+    assert found.unknown == 0 and found.sentence(NOW).startswith("about 1 min 22 s, at ")
     assert "run" not in found.sentence(NOW)
     assert eta.starting(found.turns[f"{second}.1"], NOW).startswith("in about 22.0 s, at ")
 
@@ -269,11 +269,11 @@ def test_status_and_why_say_it(past: Past, capsys: pytest.CaptureFixture[str], m
     mpsq = Cli(capsys)
     past.took(A, 3600)
     past.queue(NewJob(A, 2), NewJob(B, terms=Terms(hold=True)))
-    assert "done in  about 2 h 00 min from its start\n" in mpsq.ok("status").out
+    assert "done in  about 2 h 00 min once the queue runs\n" in mpsq.ok("status").out
     state = mpsq.ok("status", "--json").json()["eta"]
     assert [turn["basis"] for turn in state["turns"]] == ["same", "same", None]
     monkeypatch.setattr("queue_runner.host.locks.worker", lambda _: (True, 1))
     out = mpsq.ok("status").out
-    assert "done in  about 2 h 00 min, until " in out and " now" in out and max(map(len, out.splitlines())) <= 80
+    assert "done in  about 2 h 00 min, at " in out and " now" in out and max(map(len, out.splitlines())) <= 80
     past.start(time.time())
     assert "is before it; it starts in about 1 h 00 min, at " in mpsq.ok("why", "2.2").out

@@ -33,7 +33,7 @@ def test_an_end_without_a_worker_is_shown(layout: Layout, mpsq: Cli, command: st
             in text
         )
     else:
-        assert "FAILED(3) (not stored)" in text
+        assert "FAILED(3) (unsaved)" in text
     assert "RUNNING" not in text.replace("claim -> RUNNING", "")
 
 
@@ -50,7 +50,7 @@ def test_json_has_its_outcome_and_no_end_is_expected(layout: Layout, mpsq: Cli) 
 def test_a_list_finds_it_by_its_end(layout: Layout, mpsq: Cli, runs: tuple[str, ...]) -> None:
     for state in ("failed", "done"):
         assert 4 in [job["job"] for job in mpsq.ok("list", "--state", state, "--json").json()["jobs"]]
-        assert "stored)" in mpsq.ok("list", "--state", state, *runs).out
+        assert "(unsaved)" in mpsq.ok("list", "--state", state, *runs).out
     for state in ("running", "killed", "succeeded"):
         assert "4" not in mpsq("list", "--state", state, "4", *runs).out
 

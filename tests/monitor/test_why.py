@@ -58,7 +58,7 @@ def run(state: str, **changes: Any) -> RunView:
         (run("RUNNING", outcome="SUCCEEDED", real_s=6.0), RunContext(NOBODY), "run 12.3 has ended: it succeeded after 6.00 s; the next worker stores its result", "mpsq worker"),
         (run("RUNNING"), RunContext(QueueState(True, 1, "process 7 survived SIGKILL", None)), "process 7 survived SIGKILL", "mpsq status"),
         (run("RUNNING", paused_at=1.0), RunContext(WORKER, supervision=Supervision(True)), "it was suspended", "mpsq resume 12.3"),
-        (run("RUNNING", paused_at=1.0), RunContext(NOBODY, supervision=Supervision(True)), "keeps its place and its memory", "mpsq resume"),
+        (run("RUNNING", paused_at=1.0), RunContext(NOBODY, supervision=Supervision(True)), "still holds its memory and the device", "mpsq resume"),
         (run("RUNNING", paused_at=1.0), RunContext(NOBODY), "nothing supervises it any more", "mpsq worker"),
         (run("RUNNING"), RunContext(WORKER, supervision=Supervision(True, stopped=7)), "its process 7 was stopped by a signal", "kill -CONT 7 continues it; mpsq cancel 12.3"),
         (run("RUNNING", paused_at=1.0), RunContext(WORKER, supervision=Supervision(True, stopped=7)), "it was suspended", "mpsq resume 12.3"),

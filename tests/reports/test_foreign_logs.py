@@ -99,7 +99,7 @@ def test_a_run_that_stopped_at_50_is_not_put_beside_step_5000_silently(post: Sto
     said = "the evaluation losses are from different steps, so they do not compare the rows: cpu eager at step 0 (its"
     assert f"{said} last iteration is 50); mps eager at step 5,000" in words(post.report())
     assert "different steps" not in words(post.report(where=["device=mps"])), "these two are of one step"
-    assert "step 0: train loss 4.2874, val loss 4.2823; not evaluated after it, up to iteration 50" in page(post, "1.1")
+    assert "step 0: train loss 4.2874, val loss 4.2823; training went on to iteration 50" in page(post, "1.1")
 
 
 def test_an_arm_of_runs_that_were_evaluated_at_different_steps_has_no_loss(store: Store) -> None:

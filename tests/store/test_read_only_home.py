@@ -66,7 +66,7 @@ def test_an_archived_queue_can_be_read(archived: Layout, capsys: pytest.CaptureF
         assert mpsq.ok(*words).out, words
     if Path(f"{archived.db}-wal").exists():
         assert "in the log only" in mpsq.ok("show", "1").out
-    assert "FAILED(3) (not stored)" in mpsq.ok("list", "4").out
+    assert "FAILED(3) (unsaved)" in mpsq.ok("list", "4").out
     mpsq.ok("export", str(tmp_path / "out"), "--to", "csv")
     mpsq.ok("report", "--all", "--html", str(tmp_path / "report.html"))
     browser = Browser(archived)

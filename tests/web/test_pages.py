@@ -104,7 +104,7 @@ def _rows(page: str) -> list[str]:
 
 def test_a_held_run_says_so(browser: Browser, mpsq: Cli) -> None:
     mpsq.ok("pause", "5")
-    assert re.search(r"5\.1\s+waits1\s+held\s+its release", text_of(browser.get("/")))
+    assert re.search(r"5\.1\s+waits1\s+held\s+mpsq resume 5", text_of(browser.get("/")))
 
 
 def test_a_paused_lane_says_so(browser: Browser, mpsq: Cli) -> None:

@@ -154,7 +154,7 @@ def test_something_in_the_place_of_the_next_runs_folder(queue: Queue, way: str) 
 def test_a_job_that_stops_itself_is_said_to_keep_the_lane(queue: Queue, mpsq: Cli) -> None:
     queue.submit("kill -STOP $$; echo on >> $J")
     queue.worker()
-    until(lambda: "was stopped by a signal, not by mpsq pause; it keeps its place" in mpsq("why", "1.1").out, "why")
+    until(lambda: "was stopped by a signal, not by mpsq pause; it still holds the" in mpsq("why", "1.1").out, "why")
     assert "stopped by a signal, not by mpsq pause" in " ".join(mpsq("status").out.split())
     (pid,) = re.findall(r"kill -CONT (\d+) continues it", mpsq("why", "1.1").out)
     os.kill(int(pid), signal.SIGCONT)
