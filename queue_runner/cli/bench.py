@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 app = new_app()
 
 EPILOG = (
-    "mpsq bench nanogpt is mpsq run nanogpt on every working device of this machine (the CPU only without CUDA), "
+    "mpsq bench nanogpt is mpsq run nanogpt on every working device of this machine (with CUDA, not on the CPU), "
     "eager and compiled. Options override these defaults."
 )
 

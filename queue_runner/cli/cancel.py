@@ -30,7 +30,7 @@ def cancel(
 ) -> None:
     """Cancel waiting and running jobs.
 
-    Waiting jobs are cancelled at once. A running job gets SIGINT, then SIGTERM, then SIGKILL. No worker is needed.
+    Waiting jobs are cancelled at once. A running job gets SIGINT, then SIGTERM, then SIGKILL.
     """
     from queue_runner import config_file
     from queue_runner.control import cancellation as use_case

@@ -12,14 +12,14 @@ from queue_runner.cli.typer_options import title
 
 app = new_app()
 
-EPILOG = "Example: mpsq compare 12 14, mpsq compare g4 g5, mpsq compare lr=1e-3 lr=1e-4."
+EPILOG = "Examples: mpsq compare 12 14, mpsq compare g4 g5, mpsq compare lr=1e-3 lr=1e-4."
 
 
 @app.command("compare", epilog=EPILOG)
 def compare(
     ctx: typer.Context,
     first: Annotated[str, typer.Argument(metavar="A", help="12, 12.3, g4, @last, a name or KEY=VALUE.")],
-    second: Annotated[str, typer.Argument(metavar="B", help="The same; A is its baseline.")],
+    second: Annotated[str, typer.Argument(metavar="B", help="Another one. A is the baseline.")],
     same_within: Annotated[
         str | None, typer.Option(metavar="MARGIN,...", help="As in mpsq report: 1%, loss=0.01.")
     ] = None,

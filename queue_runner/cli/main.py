@@ -24,7 +24,7 @@ from queue_runner.extensions import AddedOption
 
 SECTIONS: dict[str, dict[str, str]] = {
     "Submit": {
-        "submit": "queue a job, or a grid",
+        "submit": "queue a job, or a sweep",
         "run": "submit, follow, report",
         "bench": "compare devices and modes",
         "retry": "run failed runs again",

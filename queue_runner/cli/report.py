@@ -68,7 +68,11 @@ def report(
     ] = None,
     by: Annotated[
         str | None,
-        typer.Option(metavar="METRIC", help="Compare rows by this metric first, such as loss, or by time."),
+        typer.Option(
+            metavar="METRIC",
+            help="Compare rows first by this metric, such as loss, then by time. The default is that of the"
+            " submission, or time.",
+        ),
     ] = None,
     explain: Annotated[
         bool, typer.Option("--explain", help="Show everything behind the answer: costs, losses, footnotes.")

@@ -33,8 +33,8 @@ _LOG_BYTES = 65_536
 """Bytes at the end of an output in which a number is sought."""
 
 EPILOG = (
-    "Without --repeats, two or more jobs run in rounds (each job once, in random order), until each row of the report "
-    "has a verdict (after 3 rounds or more), for at most 20 rounds, or until --budget is used up. "
+    "Without --repeats, two or more jobs run in rounds (each job once, in random order), at most 20, until each row "
+    "of the report has a verdict (after 3 or more) or --budget is used up. "
     "If no worker runs, mpsq run starts one that exits when the queue is empty. Jobs that were queued earlier run "
     "first. Ctrl-C cancels the jobs and waits for their end; a second Ctrl-C does not wait."
 )

@@ -61,7 +61,7 @@ def submit(
     json: Json = False,
     schedule: Annotated[int | None, typer.Option(hidden=True, help="The schedule whose command line this is.")] = None,
 ) -> None:
-    """Queue a workload or a command, over a grid of settings."""
+    """Queue a workload or a command, once for each combination of settings."""
     if not dry_run:
         wakeup.ring(paths.layout().fifo, wakeup.SOON)
     planned = _plan(fields, from_)
@@ -133,9 +133,9 @@ def print_plan(planned: Plan, layout: Layout, json: bool) -> None:
         return
     for number, (job, line) in enumerate(zip(planned.jobs, lines, strict=True), start=1):
         question = str(JobQuestion.of_spec(job.spec))
-        print(f"cell {number}: {job.spec.name}: {question}" if question else f"cell {number}: {job.spec.name}")
+        print(f"row {number}: {job.spec.name}: {question}" if question else f"row {number}: {job.spec.name}")
         print(f"    {shlex.join(line)}")
-    print(f"order of the runs (cell.repeat; seed {planned.seed}):")
+    print(f"order of the runs (row.round; seed {planned.seed}):")
     print("    " + " ".join(f"{cell + 1}.{repeat}" for cell, repeat in planned.order))
     say("nothing was stored")
 

@@ -16,7 +16,7 @@ from queue_runner.submit.missing_runs import OF_A_GRID, Gap, look
 from queue_runner.tables import Column
 
 NAME = "missing"
-HELP = "grid cells without a valid result, and why; --submit queues them again"
+HELP = "rows without a valid result, and why; --submit queues them again"
 _OF_A_GRID = f"{{chosen}} AND {OF_A_GRID}"
 SQL = (
     f"SELECT {select_runs.ASKED}, run_id, run, job_id, group_id, repeat, spec_hash, name,"
@@ -38,7 +38,7 @@ def _ranges(jobs: Sequence[int]) -> str:
 
 
 COLUMNS = (
-    Column("label", "cell", flexible=True, value=lambda gap: _label(gap)),
+    Column("label", "row", flexible=True, value=lambda gap: _label(gap)),
     Column("jobs", "jobs", _ranges, flexible=True, value=lambda gap: list(gap.jobs)),
     Column("wanted", "requested", units.count, True, value=lambda gap: gap.repeats),
     Column("valid", "valid", units.count, True),
@@ -73,8 +73,8 @@ def finish(rows: list[ReportedRun], context: Context) -> Result:
         )
         lines.append(f"nothing is missing: {'all ' * (incomplete.repeats > 1)}{runs} a valid result")
     else:
-        cells = f"{units.count(len(gaps))} of {units.count(incomplete.cells)} cell{'s' * (incomplete.cells > 1)}"
-        lines.append(f"{units.count(lacks)} of {units.count(incomplete.repeats)} runs lack a valid result, in {cells}")
+        where = f"{units.count(len(gaps))} of {units.count(incomplete.cells)} row{'s' * (incomplete.cells > 1)}"
+        lines.append(f"{units.count(lacks)} of {units.count(incomplete.repeats)} runs lack a valid result, in {where}")
         if any(gap.missing for gap in gaps):
             options = context.options
             texts = (shlex.quote(each.text) if each.name and not each.tags else each.text for each in options.selectors)

@@ -36,7 +36,8 @@ def _missing_mps(request: Request, cells: Cells) -> Iterator[str]:
 
 def _endless_search(request: Request, cells: Cells) -> Iterator[str]:
     if request.find_max and ":" not in cells[0].find_max and request.timeout_s is None:
-        yield "--find-max tries until memory runs out: batch_size=8:512 stops it earlier, --timeout limits each try"
+        stop = f"--find-max {request.find_max.key}=8:512 stops at 512"
+        yield f"this tries until memory runs out: {stop}, --timeout limits each try"
 
 
 def _missing_parser(request: Request, cells: Cells) -> Iterator[str]:
@@ -53,10 +54,10 @@ def _lane_of_command(request: Request, cells: Cells) -> Iterator[str]:
     if any(spec.device is None for spec in cells):
         yield RepeatedNote(
             "a command without --device may use any device, so it waits until it has the machine alone; --gpus 1 gives"
-            " it one GPU, and --device cpu only processors"
+            " it one GPU, --device cpu no GPU"
         )
     elif request.gpus:
-        yield f"it takes {units.counted(request.gpus, 'GPU')}, and other lanes may run jobs at the same time"
+        yield f"each run takes {units.counted(request.gpus, 'GPU')}, and other lanes may run jobs at the same time"
 
 
 def _modes_without_graphs(request: Request, cells: Cells) -> Iterator[str]:
@@ -65,7 +66,7 @@ def _modes_without_graphs(request: Request, cells: Cells) -> Iterator[str]:
     modes = {(s.compile_mode, s.device) for s in cells if s.kind == "workload" and s.device in ("cpu", "mps")}
     for mode, device in sorted(modes, key=str):
         if mode in same:
-            yield f"{mode} on {device} compiles as {same[mode]} does: it only adds CUDA graphs, which need cuda"
+            yield f"{mode} on {device} is the same as --compile {same[mode]}: the CUDA graphs it adds need cuda"
 
 
 def _removed_flags(request: Request, cells: Cells) -> Iterator[str]:
@@ -98,7 +99,7 @@ def _search(request: Request, cells: Cells) -> Iterator[str]:
     first, key = cells[0], (range_ := search.parse(cells[0].find_max)).key
     parts = [f"the queue adds a run for each {key} that it tries, one after the other."]
     if request.find_max.last == search.MOST and any(spec.mps.get("high_watermark") == "1.0" for spec in cells):
-        parts.append(f"On mps memory ends at Metal's recommended size; a range, {key}=8:512, may exceed it.")
+        parts.append(f"On mps the limit is the memory that Metal recommends; a range, {key}=8:512, may exceed it.")
     if range_.step > 1:
         parts.append(f"Only multiples of {range_.step} are tried.")
     if range_.last != request.find_max.last:
@@ -127,7 +128,7 @@ def _nothing_measured(request: Request, cells: Cells) -> Iterator[str]:
 
 def _missing_checkpoints(request: Request, cells: Cells) -> Iterator[str]:
     if request.resume and request.workload and not all(spec.params.get("checkpoint_interval") for spec in cells):
-        yield "--resume: it writes no checkpoints unless --set checkpoint_interval=N, so retries start over"
+        yield "--resume needs --set checkpoint_interval=N: without checkpoints, retries start over"
 
 
 _CHECKS = (

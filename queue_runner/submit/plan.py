@@ -262,7 +262,7 @@ def _insert(
 def _in_vain(reason: str) -> str:
     kind, _, text = reason.partition(": ")
     if kind == "deadline":
-        return "its --deadline has passed: it will be skipped"
+        return "jobs whose --deadline has passed will be skipped"
     return f"{text}: jobs that depend on it will be skipped"
 
 

@@ -224,8 +224,7 @@ class Request:
     )
     by: str | None = _option(
         Kind.TEXT,
-        "The report gives its verdicts on this metric, such as loss, before those on time; --until waits for both."
-        " time: on time alone.",
+        "Compare rows first by this metric, such as loss, then by time; --until waits for both. The default is time.",
         "METRIC",
         convert=_metric,
     )
@@ -276,8 +275,8 @@ class Request:
     env_name: tuple[str, ...] = _option(Kind.LIST, "Python environments from mpsq env; a list is swept.", "LIST")
     mps: tuple[str, ...] = _option(
         Kind.WORDS,
-        "torch's MPS switches, as in fallback=on,fast_math=on. One --mps sets all its names at once; a second --mps is"
-        " another value of a sweep.",
+        "torch's MPS switches, as in fallback=on,fast_math=on. Each --mps is one combination of switches; several are"
+        " swept.",
         "NAME=VALUE,...",
     )
     warmup: int = _option(
@@ -328,8 +327,8 @@ class Request:
     resume: bool = _option(Kind.FLAG, "Retries continue from the last checkpoint; lost runs are retried, too.")
     stall: Mapping[str, float] = _option(
         Kind.PAIRS,
-        "End a run that reports no event, such as an iteration, for this long. In a run without any event, output"
-        " counts as one. With PHASE=, such as compile=, only in this phase. Repeatable.",
+        "End a run that reports no event, such as an iteration, for this long. If it never reports an event, its"
+        " output counts instead. With PHASE=, such as compile=, only in this phase. Repeatable.",
         "[PHASE=]DURATION",
         convert=_stall_limits,
     )

@@ -136,8 +136,8 @@ def test_a_workload_runs_from_its_snapshot(layout: Layout, mpsq: Cli) -> None:
 def test_dry_run_stores_nothing(home: Path, mpsq: Cli) -> None:
     asked = ["submit", "toy", "--device", "cpu,cuda", "--repeats", "2", "--order-seed", "1", "--dry-run"]
     ran = mpsq.ok(*asked)
-    assert "cell 2: toy: cuda, eager, tiny" in ran.out and "--device cuda" in ran.out
-    assert "order of the runs (cell.repeat; seed 1):" in ran.out and "nothing was stored" in ran.err
+    assert "row 2: toy: cuda, eager, tiny" in ran.out and "--device cuda" in ran.out
+    assert "order of the runs (row.round; seed 1):" in ran.out and "nothing was stored" in ran.err
     plan = mpsq.ok(*asked, "--json").json()
     assert sorted((turn["cell"], turn["repeat"]) for turn in plan["order"]) == [(0, 1), (0, 2), (1, 1), (1, 2)]
     assert not home.exists()

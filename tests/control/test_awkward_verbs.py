@@ -235,7 +235,7 @@ def test_a_back_off_is_doubled_up_to_a_day(engine: Engine) -> None:
 
 def test_a_deadline_that_is_now_is_told(engine: Engine, mpsq: Cli) -> None:
     assert (
-        "note: its --deadline has passed: it will be skipped"
+        "note: jobs whose --deadline has passed will be skipped"
         in mpsq.ok("submit", "--deadline", "+0s", "--", "true").err
     )
 

@@ -83,7 +83,7 @@ def test_a_command_gets_the_mode_where_it_has_compile_in_braces() -> None:
 
 def test_a_mode_that_adds_nothing_on_the_device_is_said_to(tmp_path: Path) -> None:
     notes = plan(requested(workload="toy", device="cpu", compile="on,reduce-overhead")).warnings
-    assert "reduce-overhead on cpu compiles as on does: it only adds CUDA graphs, which need cuda" in notes
+    assert "reduce-overhead on cpu is the same as --compile on: the CUDA graphs it adds need cuda" in notes
     assert not any("CUDA graphs" in note for note in plan(requested(workload="toy", device="cpu")).warnings)
 
 

@@ -291,7 +291,7 @@ def test_files_that_cannot_be_read(layout: Layout, mpsq: Cli, tmp_path: Path, mo
 def test_standard_input_and_dry_run(layout: Layout, mpsq: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b'{"device": "cpu,cuda"}\n{"command": ["true"]}')))
     ran = mpsq.ok("submit", "toy", "--from", "-", "--dry-run")
-    assert "cell 3: true" in ran.out and {"1.1", "2.1", "3.1"} <= {*ran.out.split()}
+    assert "row 3: true" in ran.out and {"1.1", "2.1", "3.1"} <= {*ran.out.split()}
     assert query(layout, "SELECT count(*) FROM jobs") == [(0,)]
 
 

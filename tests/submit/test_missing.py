@@ -45,7 +45,7 @@ def test_cells_without_a_valid_result(queue: Layout, mpsq: Cli) -> None:
     assert [(rows[job]["missing"], rows[job]["coming"]) for job in (2, 3, 4)] == [(1, 0), (1, 0), (0, 1)]
     assert rows[2]["run"] == "2.1" and rows[2]["ending"] == "FAILED(3)" and "no data" in rows[2]["reason"]
     out = mpsq.ok("report", "missing", "g1").out
-    assert "3 of 5 runs lack a valid result, in 3 of 4 cells" in out and "\x1b" not in out
+    assert "3 of 5 runs lack a valid result, in 3 of 4 rows" in out and "\x1b" not in out
     assert "mpsq report missing g1 --submit queues the missing runs" in out
     assert max(map(len, out.splitlines())) <= 80
     assert "nothing is missing: all 2 requested runs have a valid result" in mpsq.ok("report", "missing", "1").out
