@@ -269,13 +269,14 @@ def _default_baseline(family: Family) -> Family:
     if len(able) < 2:
         return family
     best = min(able, key=lambda arm: (_distance(arm), min((row.job_id or 0, row.run_id) for row in arm.runs)))
-    return replace(family, baseline=best, why=f"{_why(best, able)}; --vs selects another")
+    return replace(family, baseline=best, why="; ".join(filter(None, (_why(best, able), "--vs selects another"))))
 
 
 def _why(best: Arm, able: Sequence[Arm]) -> str:
+    """Return how the baseline was chosen; "" for eager on the CPU, which its label or the caption names."""
     away, compiled, *chosen = _distance(best)
     if not away:
-        return "eager on the cpu"
+        return ""
     others = [rest for arm in able for a, b, *rest in [_distance(arm)] if (a, b) == (away, compiled)]
     names = " in fp32", " of torch"
     suffixes = [name for at, name in enumerate(names) if not chosen[at] and any(other[at] for other in others)]

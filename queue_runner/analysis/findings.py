@@ -148,16 +148,17 @@ def _open(family: Family) -> Iterable[str]:
     undecided = [(names, x) for names, x in answers if not x.decided and (x.of_time or (x.more and not x.why))]
     fewest = min([answer.more for _, answer in undecided if answer.more], default=0)
     for needs, alike in by_key(undecided, lambda item: item[1].next_step).items():
-        text = f"undecided: {units.listed([*dict.fromkeys(names for names, _ in alike)], MOST_FACTORS)}: {needs}"
+        reason = f"undecided ({needs})"
+        which = f": {units.listed([*dict.fromkeys(names for names, _ in alike)], MOST_FACTORS)}"
         if alike[0][1].why or not alike[0][1].more:
-            yield Caveat(f"undecided: {needs}", text.removeprefix("undecided").removesuffix(f": {needs}"))
+            yield Caveat(reason, which)
         elif any(row.state != State.DONE for row in runs):
-            yield Finding(text)  # further rounds wait already
+            yield Finding(reason + which)  # further rounds wait already
         else:
             no_rounds = next((row.instead_of_rounds for row in ours if row.instead_of_rounds), "")
             verdicts = [answer for _, answer in undecided]
             command = no_rounds or _towards_an_answer(verdicts, min(groups), fewest) if len(groups) == 1 else needs
-            yield NextStep(text, command)
+            yield NextStep(reason + which, command)
 
 
 def _towards_an_answer(undecided: Sequence[Verdict], group: int, fewest: int) -> str:
@@ -240,11 +241,11 @@ def metric_answer(family: Family, name: str) -> Iterable[str]:
     if answer.word is Word.SAME:
         text = f"{name} of {arm} and {base} is {answer}"
     elif not (answer.decided or size.strip("0.")):
-        text = f"{name} of {arm} and {base} measured equal"
+        text = f"{name} of {arm} and {base} was equal"
     else:
         how = "higher" if answer.change > 0 else "lower"
         interval = interval if answer.change > 0 else answer.mirrored().interval
-        text = f"{name} of {arm} {'is' if answer.decided else 'measured'} {size} {how} than of {base}"
+        text = f"{name} of {arm} {'is' if answer.decided else 'was'} {size} {how} than of {base}"
     repeated = answer.why and answer.why in (family.metrics[name], best.verdict.why)
     needs = "" if answer.decided else "undecided" if repeated else f"undecided: {answer.next_step}"
     limits = needs if family.metrics[name] else ", ".join(filter(None, [interval, answer.rounds, needs]))
@@ -261,8 +262,7 @@ def without_words(family: Family) -> Iterable[str]:
 
 
 def ratio(pair: Pair, per_work: str, compiling: bool = False) -> str:
-    """Compare an arm with its baseline, with the limits of the result: "is" marks a verdict, "measured" a ratio without
-    one."""
+    """Compare an arm with its baseline, with the limits of the result: "is" marks a verdict, "was" none."""
     arm, base, verdict = pair.arm.label, pair.baseline.label, pair.verdict
     how = "slower" if pair.ratio < 1 and verdict.word is not Word.SAME else "faster"
     stated = verdict.mirrored() if how == "slower" else verdict
@@ -272,16 +272,16 @@ def ratio(pair: Pair, per_work: str, compiling: bool = False) -> str:
     if verdict.word is Word.SAME:
         text = f"{arm} and {base} are {verdict}: {times}"
     elif equal:
-        text = f"{arm} measured as fast as {base}"
+        text = f"{arm} was as fast as {base}"
     elif compiling:
         it = without_mode(pair.baseline)
         mode = pair.arm.key.get("compile")
         by = f"compile {mode}" if isinstance(mode, str) else "compile"
         ours = f"{it} {mode_word(mode)}".removeprefix("it ")
         decided = f"{by} makes {it} {times} {how}"
-        text = decided if verdict.decided else f"{ours} measured {times} {how} than eager"
+        text = decided if verdict.decided else f"{ours} was {times} {how} than eager"
     else:
-        text = f"{arm} {'is' if verdict.decided else 'measured'} {times} {how} than {base}"
+        text = f"{arm} {'is' if verdict.decided else 'was'} {times} {how} than {base}"
     compared = (pair.arm, verdict.value), (pair.baseline, verdict.baseline)
     if per_work == WALL:
         numbers = f", {' vs '.join(units.without_spread(x, row.spread_s[0]) for row, x in compared)} s"

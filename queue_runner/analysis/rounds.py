@@ -500,7 +500,7 @@ def _obstacle(contrast: intervals.Contrast, judgement: intervals.Judgement, of_t
         return f"{few}: run some on a third one, or all on one (--nodes-at-once 1)", False
     if judgement.waits_for_levels:
         n = intervals.FIRST_LOOK_WITH_LEVELS
-        return f"the runs of a row form groups of different speed: {n} rounds show whether this lasts", False
+        return f"the runs of a row form groups of different speed: a verdict needs {n} rounds", False
     step = contrast.step
     if not (judgement.given_after or judgement.more) and step > abs(judgement.mean):
         rounded = f"times are rounded to steps of {units.percent(step, 2)}" if of_time else ""

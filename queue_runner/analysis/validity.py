@@ -128,7 +128,8 @@ def _caveats(f: Facts) -> Iterable[tuple[str, str]]:
     if f.clock_step_s:
         yield "clock_step", f"the wall clock was set by {f.clock_step_s:+.1f} s: durations taken with it are wrong"
     if f.watched and (n_missing := clock_check.missing_iterations(f.iterations)):
-        yield "iterations_missing", f"{units.counted(n_missing, 'iteration')} of a regular series were not reported"
+        gaps = "not reported: the iteration numbers have gaps"
+        yield "iterations_missing", f"{units.counted(n_missing, 'iteration')} {gaps}"
     if f.real_s is not None and (detail := _contradiction(f)):  # reports compare by the real time then
         yield "wrong_clock", detail
     if "op_fallback" in f.notes:

@@ -98,7 +98,7 @@ def finish(stored: list[ReportedRun], context: Context) -> Result:
     if any(row.part == FIRST for row in raw):
         notes.append(_EXPLAINED)
     if any(len(_timed(arm)) > 1 for arm in _arms(families)):
-        notes.insert(0, "rows of several runs: mean, because medians do not add up")
+        notes.insert(0, "columns of several runs: the mean, because medians do not add up")
     return Result(COLUMNS, raw, sections, [] if raw else [select_runs.nothing(context, "with a real time")], notes)
 
 

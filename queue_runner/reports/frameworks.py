@@ -104,7 +104,7 @@ def _last_losses(family: Family, curves: divergence.Losses) -> Iterable[str]:
     known = [(arm, last) for arm in others if base and (last := divergence.last_losses(arm, base, curves))]
     if base and known:
         each = ", ".join(f"{arm.label} {divergence.format_difference(last.apart)}" for arm, last in known)
-        yield f"mean loss of the last tenth of the iterations, relative to {base.label}: {each} apart"
+        yield f"mean loss of the last tenth of the iterations, difference from {base.label}: {each}"
 
 
 def _differing_defaults(family: Family, context: Context) -> Iterable[str]:

@@ -74,7 +74,7 @@ def test_settings_stay_within_a_family_unless_the_baseline_names_them() -> None:
 @pytest.mark.parametrize(
     ("rows", "baseline", "why"),
     [
-        ([row("mps", 0, 0.1), row("cpu", 0, 0.2), row("cpu", 1, 0.3)], "cpu eager", "eager on the cpu"),
+        ([row("mps", 0, 0.1), row("cpu", 0, 0.2), row("cpu", 1, 0.3)], "cpu eager", "--vs selects another"),
         ([row("mps", 0, 0.1), row("cuda", 0, 0.2), row("cuda", 1, 0.3)], "mps eager", "the first eager row submitted"),
         ([row("mps", 1, 0.2), row("cuda", 1, 0.1)], "mps compiled", "the first row submitted;"),
         (
@@ -82,7 +82,7 @@ def test_settings_stay_within_a_family_unless_the_baseline_names_them() -> None:
             "cuda compiled torch",
             "the first row of torch submitted;",
         ),
-        ([row("cpu", 0, 0.1, dtype="bf16"), row("cpu", 0, 0.05)], "cpu eager fp32", "eager on the cpu"),
+        ([row("cpu", 0, 0.1, dtype="bf16"), row("cpu", 0, 0.05)], "cpu eager fp32", "--vs selects another"),
     ],
 )
 def test_the_default_baseline(rows: list[ReportedRun], baseline: str, why: str) -> None:

@@ -31,9 +31,9 @@ def run(device: str | None, compile: int, median_s: float, **more: Any) -> Repor
 
 def test_one_run_each_says_so_in_the_same_sentence() -> None:
     text = said([run("cpu", 0, 1.98434), run("mps", 0, 0.22074), run("mps", 1, 0.30541)])
-    assert "mps eager measured 8.99 x faster than cpu eager, 220.7 vs 1,984 ms/iter (1 round, undecided)" in text
-    assert "mps compiled measured 6.50 x faster than cpu eager" in text
-    assert "mps compiled measured 1.38 x slower than eager" in text
+    assert "mps eager was 8.99 x faster than cpu eager, 220.7 vs 1,984 ms/iter (1 round, undecided)" in text
+    assert "mps compiled was 6.50 x faster than cpu eager" in text
+    assert "mps compiled was 1.38 x slower than eager" in text
     assert "about 2 more rounds" in text
     for line in text.splitlines():
         if re.search(r"\d x (faster|slower)", line):
@@ -42,19 +42,19 @@ def test_one_run_each_says_so_in_the_same_sentence() -> None:
 
 def test_what_has_no_verdict_is_measured_and_what_has_one_is() -> None:
     one = said([run("cpu", 0, 0.1), run("mps", 0, 0.2), run("mps", 1, 0.4)])
-    assert " is 2.00 x" not in one and "mps eager measured 2.00 x slower than cpu eager" in one
-    assert "compile makes" not in one and "mps compiled measured 2.00 x slower than eager" in one
+    assert " is 2.00 x" not in one and "mps eager was 2.00 x slower than cpu eager" in one
+    assert "compile makes" not in one and "mps compiled was 2.00 x slower than eager" in one
 
 
 def test_rows_without_a_device_are_named_by_their_mode() -> None:
-    """Logs that name no device: "it compiled measured 1.28 x faster" once."""
+    """Logs that name no device: "it compiled was 1.28 x faster" once."""
     text = said([run(None, 0, 0.2), run(None, 1, 0.1)])
-    assert "\ncompiled measured 2.00 x faster than eager" in f"\n{text}" and "it compiled" not in text
+    assert "\ncompiled was 2.00 x faster than eager" in f"\n{text}" and "it compiled" not in text
 
 
 def test_what_took_as_long_is_neither_faster_nor_slower() -> None:
     text = said([run("cpu", 0, 0.1), run("mps", 0, 0.100001)])
-    assert "mps eager measured as fast as cpu eager, 100.0 vs 100.0 ms" in text
+    assert "mps eager was as fast as cpu eager, 100.0 vs 100.0 ms" in text
 
 
 def test_the_interval_of_equal_rows_is_that_of_the_table() -> None:
@@ -63,7 +63,7 @@ def test_the_interval_of_equal_rows_is_that_of_the_table() -> None:
     rows += [run("mps", 0, 0.2014 * (1 + (k + 1) % 3 / 20)) for k in range(6)]
     (family,) = compare(in_rounds(rows), Question(MAIN))
     (pair,) = family.pairs
-    (sentence,) = [line for line in describe(family, RunDetails()) if "measured as fast as" in line]
+    (sentence,) = [line for line in describe(family, RunDetails()) if "was as fast as" in line]
     assert pair.ratio < 1 and pair.verdict.interval in sentence
 
 
@@ -87,7 +87,7 @@ def test_undecided_and_the_same() -> None:
         run(d, 0, t) for d, ts in (("cpu", (0.10, 0.12, 0.14, 0.11)), ("mps", (0.12, 0.1, 0.11, 0.14))) for t in ts
     ]
     text = said(noisy)
-    assert "mps eager measured as fast as cpu eager" in text and "undecided" in text
+    assert "mps eager was as fast as cpu eager" in text and "undecided" in text
     steady = [run(d, 0, 0.1 + k * 1e-5 + 1e-8) for d in ("cpu", "mps") for k in range(4)]
     assert "mps eager and cpu eager are the same within 1 %: 1.0000 x" in said(steady)
 

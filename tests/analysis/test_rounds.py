@@ -76,7 +76,7 @@ def test_two_rounds_give_a_ratio_and_the_number_of_rounds_that_would_decide() ->
     assert (verdict.word, verdict.low, verdict.high) == (Word.UNDECIDED, None, None)
     assert verdict.more is not None and verdict.more >= 1
     assert str(verdict).startswith("undecided (about ")
-    assert "measured 2.0" in text_of(family) and "undecided" in text_of(family)
+    assert "was 2.0" in text_of(family) and "undecided" in text_of(family)
 
 
 def test_a_drift_that_both_rows_share_hides_nothing() -> None:

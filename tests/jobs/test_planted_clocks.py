@@ -82,7 +82,7 @@ def log(dur_s: float) -> None:
 
 
 def train(case: Case, report_iteration: Report = as_measured, logging_s: float = 0.0, between_s: float = 0.0) -> float:
-    """Run a training; return its real time. `logging_s` passes between iterations, `between_s` in no phase."""
+    """Run a training; return its real time. `logging_s` passes between iterations, `between_s` outside all phases."""
     began = time.perf_counter()
     report = Reporter(case.folder.events, zero=began)
     report.hello(workload="mine", framework="torch", device="cpu", dtype="fp32")
@@ -170,7 +170,7 @@ def test_three_seconds_in_no_phase_are_shown(case: Case, layout: Layout, time_: 
     assert not taints(case, layout, real_s)
     with read.reading(layout.db) as connection:
         text = printing.as_text("devices", reports.run("devices", connection), "table")
-    assert re.search(r"[3-9]\.\d s \(\d\d %\) of a run in no phase", text), text
+    assert re.search(r"[3-9]\.\d s \(\d\d %\) of a run outside all phases", text), text
 
 
 @planted

@@ -79,7 +79,7 @@ def test_the_fastest_without_a_verdict_is_so_as_measured(store: Answers) -> None
     for framework, time_s in (("torch", 0.2), ("jax", 0.1)):
         store.run("mps", framework=framework, median_s=time_s)
     text = shown(store, "frameworks")
-    assert "fastest as measured (jax 2.13.0): eager jax measured 2.00 x faster" in text
+    assert "fastest as measured (jax 2.13.0): eager jax was 2.00 x faster" in text
     assert " is 2.00 x" not in text and "fastest (" not in text
 
 
@@ -184,7 +184,7 @@ def test_frameworks_are_compared_on_one_device_with_verdicts_and_losses(store: A
     assert rows["jax"]["speedup_low"] < rows["jax"]["speedup"] < rows["jax"]["speedup_high"]
     text = shown(store, "frameworks")
     assert "fastest (jax 0.10.2): eager jax is 2.000 x faster than eager torch" in text
-    assert "wrong loss" not in text and "2.13.0" in text and "relative to eager torch: eager jax 3.5e-05 apart" in text
+    assert "wrong loss" not in text and "2.13.0" in text and "difference from eager torch: eager jax 3.5e-05" in text
     turned = {row["framework"]: row for row in store.report("frameworks", vs="framework=jax").rows}
     assert turned["torch"]["speedup"] == pytest.approx(0.5, rel=0.01)
 

@@ -31,7 +31,7 @@ def test_each_mode_is_a_row_with_the_eager_row_as_its_twin(modes: Store) -> None
     assert [row["compile"] for row in found.values()] == [False, True, "max-autotune", "reduce-overhead"]
     assert {row["compile_cost_s"] for row in found.values()} == {None, 20.0}
     assert found["cuda compiled(max-autotune)"]["speedup"] == pytest.approx(8)
-    assert "compiled(reduce-overhead) measured 4.00 x faster than eager" in words(result)
+    assert "compiled(reduce-overhead) was 4.00 x faster than eager" in words(result)
     assert "compiling for cuda in max-autotune costs 20.0 s" in words(result)
 
 

@@ -170,4 +170,4 @@ def test_operators_of_another_system_or_without_fallbacks_are_a_table_of_their_o
 def test_losses_on_other_data_are_not_compared(store: Answers) -> None:
     for framework, data in (("torch", "a" * 64), ("jax", "b" * 64), ("mlx", "a" * 64)):
         store.losses(store.run(framework=framework, hello={"data_sha256": data}), [2.0] * 12)
-    assert "relative to eager torch: eager mlx 0 apart" in shown(store, "frameworks")
+    assert "difference from eager torch: eager mlx 0" in shown(store, "frameworks")

@@ -138,7 +138,7 @@ def test_a_table_that_does_not_fit_leaves_its_answer(store: Store, columns: int)
             run = store.run(params={"n_layer": n}, median_s=0.1 * (1 + n) * (1 + (k * n % 3) / 1000))
             store._insert("metrics", run_id=run, offset=1, name="bleu", value=20.0 + 5 * n + k / 10, unit="")
     text = " ".join(short(store))
-    assert "bleu of n_layer=2 measured 10" in text
+    assert "bleu of n_layer=2 was 10" in text
 
 
 def test_the_reason_why_a_metric_has_no_verdict_is_shown_whole(store: Store, columns: int) -> None:
@@ -151,7 +151,7 @@ def test_the_reason_why_a_metric_has_no_verdict_is_shown_whole(store: Store, col
     store.db.execute("UPDATE jobs SET spec_json = json_set(spec_json, '$.seed_by_round', 1)")
     lines = short(store)
     assert len(lines) <= printing.MOST_LINES and max(map(len, lines)) <= columns, "\n".join(lines)
-    assert "no verdict on bleu: a row repeats its value; use MPSQ_SEED" in " ".join(" ".join(lines).split())
+    assert "no verdict on bleu: a row never varies; use MPSQ_SEED" in " ".join(" ".join(lines).split())
 
 
 def test_a_hint_that_was_followed_is_not_shown(store: Store) -> None:

@@ -55,8 +55,8 @@ def compared(
     notes = [*footnotes.notes(visible, shown_rows, marks, context), *footnotes.few(shown_rows, visible)]
     if older := _older(rows, families[len(visible) :], context):
         names = units.listed([f"g{group}" for group in older], MOST_NAMED)
-        text = f"older comparisons are not shown: {command} {names}; --since 2d and --where config=NAME select as"
-        notes.append(NextStep(f"{text} well, and csv and json have all", f"{command} g{older[0]} (older)"))
+        text = f"older comparisons are not shown: {command} {names}, --since 2d or --where config=NAME shows them"
+        notes.append(NextStep(f"{text}; csv and json have all", f"{command} g{older[0]} (older)"))
     raw = [row for table in tables for row in table]
     newest_runs = [family.newest_run for family in visible]
     return Result(columns, raw, sections, lines, notes, families=visible, newest_runs=newest_runs)

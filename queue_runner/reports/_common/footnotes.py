@@ -168,7 +168,7 @@ def few_iterations(rows: Iterable[tuple[str, float | None]], remedy: str = _MAX_
 def spreads(subject: str, over: Iterable[str | None]) -> Iterable[str]:
     """Explain the spread of a table, by what it is over; nothing if there is none."""
     texts = {
-        "runs": f"{units.PLUS_MINUS}: standard deviation of the runs, computed on logarithms, as the geometric mean is",
+        "runs": f"{units.PLUS_MINUS}: standard deviation of the runs, computed on logarithms",
         "iterations": "(in parentheses): MAD of the iterations of one run, not of several runs",
         "samples": "(in parentheses): MAD of the samples of one run, not of several runs",
     }
@@ -213,9 +213,9 @@ def _in_no_phase(arms: Sequence[Arm]) -> Iterable[str]:
     listed = named([f"{label} {_seconds_and_share(*amount)}" for *amount, label in times])
     most_s, share, _ = max(times)
     if most_s >= UNPHASED_S or (share >= UNPHASED_SHARE and most_s > 0.5):
-        yield Caveat(f"{_seconds_and_share(most_s, share)} of a run in no phase", f": {listed}", minor=True)
+        yield Caveat(f"{_seconds_and_share(most_s, share)} of a run outside all phases", f": {listed}", minor=True)
     else:
-        yield Finding(f"time of a run in no phase: {listed}")
+        yield Finding(f"time outside all phases: {listed}")
 
 
 def _seconds_and_share(dur_s: float, share: float) -> str:
