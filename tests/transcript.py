@@ -1,8 +1,8 @@
 """`make transcript`: run the commands of README.md and of docs/first-ten-minutes.md, and write what they print.
 
 A block ```console is a transcript: a line that begins with `$ ` is a command, what follows is its output. Each page
-has an empty queue. A command with the comment `# progress left out` is shown with its standard output alone. No output
-is written by hand: run this again when a command prints something else."""
+has an empty queue. README.md shows standard output alone, without progress. No output is written by hand: run this
+again when a command prints something else."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = (ROOT / "README.md", ROOT / "docs" / "first-ten-minutes.md")
+README = ROOT / "README.md"
+PAGES = (README, ROOT / "docs" / "first-ten-minutes.md")
 LIMIT_S = 900
-LEFT_OUT = "# progress left out"
 
 _BLOCK = re.compile(r"(^```console\n)(.*?)(^```$)", re.MULTILINE | re.DOTALL)
 _ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -40,10 +40,11 @@ def renewed(text: str, run: Callable[[str], str]) -> str:
 
 
 class Shell:
-    """A shell in an empty repository, with `mpsq` and `python` of this interpreter, an empty queue, 80 columns."""
+    """A shell in an empty repository, with `mpsq` and `python` of this interpreter, an empty queue, 80 columns.
+    Without `progress` standard output is shown alone."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder / "me"
+    def __init__(self, folder: Path, *, progress: bool = True) -> None:
+        self.folder, self.stderr = folder / "me", subprocess.STDOUT if progress else None
         home, programs = folder / "home", folder / "bin"
         for each in (self.folder, home, programs):
             each.mkdir(mode=0o700)
@@ -75,7 +76,7 @@ class Shell:
             env=self.env,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            stderr=None if command.endswith(LEFT_OUT) else subprocess.STDOUT,
+            stderr=self.stderr,
             text=True,
             timeout=LIMIT_S,
             check=False,
@@ -91,7 +92,8 @@ class Shell:
 def renew(page: Path) -> None:
     """Run a page's commands in an empty queue and write it with what they printed."""
     with tempfile.TemporaryDirectory(prefix="mpsq-transcript-") as folder:
-        page.write_text(renewed(page.read_text("utf-8"), Shell(Path(folder)).run), "utf-8")
+        shell = Shell(Path(folder), progress=page != README)
+        page.write_text(renewed(page.read_text("utf-8"), shell.run), "utf-8")
 
 
 def main() -> None:
