@@ -133,8 +133,11 @@ def _request(layout: Layout, runs: Sequence[str], suspended: bool, within_s: flo
 def _answer(layout: Layout, run: str, suspended: bool) -> Changed | None:
     """Return how the warden has carried out the request; None if it has not yet."""
     folder = RunDir(layout.run_dir(run))
+    is_lost = folder.started() is not None and folder.is_supervised() is False  # read before its end
     if folder.exit() is not None:
         return Changed(run, False, "has ended")
+    if is_lost:
+        return Changed(run, False, "has lost its supervisor: the next worker finds out the end")
     report = folder.suspended()
     if suspended and report is not None:
         n = report.processes

@@ -13,6 +13,8 @@ from queue_runner.cli import common
 from queue_runner.client import Client, Group
 from queue_runner.control.pausing import Changed
 from queue_runner.errors import UsageError, WaitTimeout
+from queue_runner.host.run_dir import RunDir
+from queue_runner.host.warden_records import Fence
 from queue_runner.store import read
 from tests.cli_support import Cli, full_queue, use_toy_workloads
 
@@ -266,3 +268,10 @@ def test_a_list_in_a_narrow_terminal_keeps_words_whole(mpsq: Cli, monkeypatch: p
     out = mpsq.ok("list").out
     assert max(map(len, out.splitlines())) <= 60
     assert "python train.py" in out and "[hidden]@host" in out and "age" not in out
+
+
+def test_a_run_without_a_supervisor_will_not_be_suspended(mpsq: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`pause --now` promised that for its start, after which it had lost its warden."""
+    monkeypatch.setattr(RunDir, "started", lambda _: Fence())
+    refused = mpsq("pause", "4", "--now")
+    assert refused.code == 1 and "run 4.1 has lost its supervisor" in refused.err
