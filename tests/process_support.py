@@ -137,7 +137,7 @@ class WardenRun:
             "min_free_bytes": 0,
             "allow_daemons": False,
             "wake": str(folder / "worker.fifo"),
-            "lane_fd": None,
+            "lane_fds": [],
             **changes,
         }
 
@@ -146,7 +146,7 @@ class WardenRun:
         held = locks.try_lock(self.lane)
         assert held is not None, "the lane is held"
         held.write_holder({"run": "1.1", "token": self.tag})
-        self.spec["lane_fd"] = held.fd
+        self.spec["lane_fds"] = [held.fd]
         (self.folder / "spec.json").write_text(json.dumps(self.spec))
         environment = {k: v for k, v in os.environ.items() if not k.startswith("MPSQ_STOP")}
         if stop_at:

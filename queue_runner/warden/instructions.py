@@ -6,7 +6,7 @@ TYPE_CHECKING = False  # importing typing, or dataclasses, would add a quarter t
 if TYPE_CHECKING:
     from typing import Any
 
-NEEDED = {"run", "tag", "argv", "cwd", "env", "stdout", "stderr", "events", "boot_id", "lane_fd", "wake", "grace_s"}
+NEEDED = {"run", "tag", "argv", "cwd", "env", "stdout", "stderr", "events", "boot_id", "lane_fds", "wake", "grace_s"}
 NEEDED |= {"timeout_s", "output_limit_bytes", "min_free_bytes", "allow_daemons"}
 
 
@@ -39,7 +39,7 @@ class RunInstructions:
         self.events: str = values["events"]
         self.boot_id: str = values["boot_id"]
         self.wake: str = values["wake"]
-        self.lanes: list[int] = values.get("lane_fds", [values["lane_fd"]])  # the inherited locks
+        self.lanes: list[int] = values["lane_fds"]  # the inherited locks
         self.lane_shares: bool = values.get("lane_shares", False)  # whether the last lock is shared
         self.cores: list[int] = values.get("cores") or []
         self.grace_s: dict[str, float] = values["grace_s"]  # after SIGINT and SIGTERM

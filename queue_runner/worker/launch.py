@@ -117,7 +117,6 @@ def prepare(
         "min_free_bytes": config.min_free_bytes,
         "allow_daemons": run.spec.allow_daemons,
         "wake": str(layout.fifo),
-        "lane_fd": lane.fds[0],
         "lane_fds": lane.fds,
         "lane_shares": lane.shares,
         "cores": lanes.processors(run.spec.affinity) if run.spec.affinity else [],

@@ -620,7 +620,6 @@ class World:
             path = Path(folder, "spec.json")
             spec = json.loads(path.read_text())
             spec["lane_fds"] = [numbers[fd] for fd in spec["lane_fds"]]
-            spec["lane_fd"] = spec["lane_fds"][0]
             path.write_text(json.dumps(spec))
         finally:
             self.machine.current = before

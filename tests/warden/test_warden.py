@@ -126,7 +126,7 @@ print(json.dumps({
     assert set(born["env"]) - {"LC_CTYPE", "__CF_USER_TEXT_ENCODING"} == {"ONLY", "MPSQ_TAG", "MPSQ_EVENTS", "MPSQ_T0"}
     assert (born["env"]["MPSQ_TAG"], born["env"]["MPSQ_EVENTS"]) == (run.tag, run.spec["events"])
     assert len(born["fds"]) == 5, "0, 1, 2, the lane and the listing itself"
-    assert run.spec["lane_fd"] in born["fds"]
+    assert run.spec["lane_fds"][0] in born["fds"]
 
 
 def test_the_zero_of_the_jobs_clock_is_the_spawn(warden_run: Make) -> None:
