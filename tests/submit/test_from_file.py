@@ -105,7 +105,7 @@ def test_a_file_says_what_options_say(layout: Layout, mpsq: Cli, submit: From) -
         "stall": {"measure": 60},
         "cwd": None,
     }
-    assert submit([line]).out.startswith("g2: 8 jobs, 8 runs queued (")
+    assert submit([line]).out.startswith("g2: 8 jobs, 8 runs held until mpsq resume g2 (")
     asked = "spec_json, spec_hash, priority, retries, backoff_s, note"
     one, other = (query(layout, f"SELECT {asked} FROM jobs WHERE group_id = {g} ORDER BY spec_hash") for g in (1, 2))
     assert one == other and len(one) == 8
