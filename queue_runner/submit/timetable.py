@@ -28,6 +28,7 @@ from queue_runner.store.private_files import forget_secrets
 from queue_runner.submit import plan
 from queue_runner.submit.cron import Cron
 from queue_runner.submit.submit_options import Request
+from queue_runner.text import plain
 from queue_runner.times import local_zone
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,59}")
@@ -60,6 +61,11 @@ def add(
             f'a schedule cannot be named "{name}"', "--name takes a letter, followed by letters, digits, and . _ -"
         )
     words = redact.replace_env_values(words, "")
+    folder = str(Path.cwd())
+    if folder.encode("utf-8", "replace").decode() != folder:
+        raise UsageError(
+            f"the name of this folder is not valid UTF-8: {plain(folder)}", "rename it, or use another one"
+        )
     with migrate.writing_to(layout) as connection:
         resolve.dependencies(connection, planned.after)
         if any(command.name == name for command in schedules.commands(connection)):
@@ -75,7 +81,7 @@ def add(
             title=shlex.join(redact.redact(words)),
             next_at=next_at,
             command_json=json.dumps(words),
-            cwd=str(Path.cwd()),
+            cwd=folder,
             python=sys.executable,
             env_file=job_environments.save(layout, {**redact.inherited(os.environ), **request.env}),
         )

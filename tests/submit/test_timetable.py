@@ -27,7 +27,7 @@ from queue_runner.worker import due
 from queue_runner.worker.due import DueSchedules
 from tests import named_rows
 from tests.cli_support import Cli, empty_queue
-from tests.process_support import is_there, until
+from tests.process_support import is_there, needs_linux, until
 from tests.submit_support import requested
 
 pytestmark = pytest.mark.process
@@ -72,6 +72,15 @@ def work(layout: Layout, log: Callable[[str], None] = lambda _: None) -> None:
 def row(layout: Layout, name: str = "nightly") -> read.ScheduleRow:
     with read.reading(layout.db) as connection:
         return next(row for row in read.schedules(connection) if row.name == name)
+
+
+@needs_linux
+def test_a_folder_whose_name_is_not_utf8_is_refused(mpsq: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / os.fsdecode(b"p\xff")
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    ran = mpsq("schedule", "add", "0 2 * * *", "--", "--", "true")
+    assert ran.code == 2 and "is not valid UTF-8" in ran.err
 
 
 def submitted(layout: Layout) -> list[named_rows.Row]:
