@@ -175,7 +175,7 @@ def test_what_a_worker_has_stored_outlives_its_database(queue: Queue, mpsq: Cli,
 def test_an_empty_database_is_not_saved(queue: Queue) -> None:
     """A service that started before the disk of its home was mounted starts again, and no backup hides the real one."""
     worker = queue.worker("", "--service")
-    until(lambda: f"on {queue.layout.home}" in queue.log(), "the worker")
+    until(queue.layout.fifo.exists, "the worker to have the database open")
     (other := queue.folder / "other.db").write_bytes(queue.layout.db.read_bytes())
     other.replace(queue.layout.db)
     assert worker.wait() == 1 and not backup.stored(queue.layout.backups)

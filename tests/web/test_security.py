@@ -18,6 +18,7 @@ from queue_runner.store import read
 from queue_runner.web import security
 from tests import named_rows
 from tests.cli_support import full_queue
+from tests.patience import patience
 from tests.process_support import needs_linux
 from tests.web.server_support import Server, served
 from tests.web.site_support import ORIGIN, Browser, unknown
@@ -263,7 +264,7 @@ def test_a_link_of_another_site_is_followed(queue: Layout) -> None:
 
 
 def _connect(server: Server, data: bytes = b"") -> socket.socket:
-    made = socket.create_connection(("127.0.0.1", int(server.base.rpartition(":")[2])), timeout=20)
+    made = socket.create_connection(("127.0.0.1", int(server.base.rpartition(":")[2])), timeout=patience(20))
     made.sendall(data)
     return made
 
@@ -282,7 +283,7 @@ def test_many_connections_take_no_place_of_the_owner(queue: Layout, data: bytes)
     with served(queue.home) as server, contextlib.ExitStack() as stack:
         for _ in range(100):
             stack.enter_context(_connect(server, data))
-        with urllib.request.urlopen(f"{server.base}/history", timeout=20) as answer:
+        with urllib.request.urlopen(f"{server.base}/history", timeout=patience(20)) as answer:
             assert answer.status == 200
 
 
@@ -293,7 +294,7 @@ def test_another_site_gets_nothing_through_a_socket(queue: Layout) -> None:
         for page in ("/", "/history", "/compare", "/group/1"):
             request = urllib.request.Request(f"{server.base}{page}", headers=image)
             with pytest.raises(urllib.error.HTTPError, match="403"):
-                urllib.request.urlopen(request, timeout=20)
+                urllib.request.urlopen(request, timeout=patience(20))
 
 
 def test_a_request_must_be_whole_in_time(queue: Layout) -> None:
@@ -318,6 +319,6 @@ sys.stdin.read()
         command = [sys.executable, "-c", program, port]
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
             assert other.stdout and other.stdout.readline() == "403\n"
-            with urllib.request.urlopen(f"{server.base}/history", timeout=20) as answer:
+            with urllib.request.urlopen(f"{server.base}/history", timeout=patience(20)) as answer:
                 assert answer.status == 200
             other.communicate()
