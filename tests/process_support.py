@@ -8,7 +8,6 @@ import os
 import secrets
 import shlex
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,7 +22,7 @@ from queue_runner.host import locks, processes
 from queue_runner.host.boot import boot_id
 from queue_runner.host.processes import Process, Traces
 from queue_runner.host.run_dir import RunDir
-from queue_runner.worker import launch
+from queue_runner.worker import warden_starter
 from tests.events_support import whole_lines
 from tests.patience import until
 
@@ -106,8 +105,34 @@ def identity(pid: int) -> Process:
     return Process(pid, start)
 
 
+class StartedWarden:
+    """A warden of this process."""
+
+    def __init__(self, folder: Path, lane_fds: list[int]) -> None:
+        self._starter = warden_starter.WardenStarter(folder)
+        pid = self._starter.spawn(RunDir(folder), lane_fds)
+        assert pid is not None, (folder / "warden" / "warden.log").read_text()
+        self.pid = pid
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        return self.wait(0.0)
+
+    def wait(self, timeout: float = 60.0) -> int | None:
+        """The exit code; None if it has none in time."""
+        if self.returncode is None:
+            self.returncode = self._starter.exit_code(self.pid, timeout)
+            if self.returncode is not None:
+                self._starter.close()
+        return self.returncode
+
+    def kill(self) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, signal.SIGKILL)
+
+
 class WardenRun:
-    """One run's folder and its warden, started as launch.spawn starts it."""
+    """One run's folder and its warden, started as a worker starts it."""
 
     def __init__(self, folder: Path, argv: list[str], **changes: Any) -> None:
         self.folder = folder / "runs" / "1.1"
@@ -116,7 +141,7 @@ class WardenRun:
         self.stops.mkdir()
         self.tag = secrets.token_hex(16)
         self.lane = locks.lane_lock_path("machine")
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: StartedWarden | None = None
         self.stand_in = "pass"
         """Python that the warden runs first."""
         self.spec: dict[str, Any] = {
@@ -137,7 +162,6 @@ class WardenRun:
             "min_free_bytes": 0,
             "allow_daemons": False,
             "wake": str(folder / "worker.fifo"),
-            "lane_fds": [],
             **changes,
         }
 
@@ -146,17 +170,16 @@ class WardenRun:
         held = locks.try_lock(self.lane)
         assert held is not None, "the lane is held"
         held.write_holder({"run": "1.1", "token": self.tag})
-        self.spec["lane_fds"] = [held.fd]
         (self.folder / "spec.json").write_text(json.dumps(self.spec))
         environment = {k: v for k, v in os.environ.items() if not k.startswith("MPSQ_STOP")}
         if stop_at:
             environment |= {"MPSQ_STOP_AT": stop_at, "MPSQ_STOP_DIR": str(self.stops)}
-        code = [("stand_in", compile(self.stand_in, "stand_in", "exec")), *marshal.loads(launch.warden_code())]
+        code = [("stand_in", compile(self.stand_in, "stand_in", "exec")), *marshal.loads(warden_starter.warden_code())]
         with (
             mock.patch.dict(os.environ, environment, clear=True),
-            mock.patch.object(launch, "warden_code", lambda: marshal.dumps(code)),
+            mock.patch.object(warden_starter, "warden_code", lambda: marshal.dumps(code)),
         ):
-            self.process = launch.spawn(RunDir(self.folder), [held.fd])
+            self.process = StartedWarden(self.folder, [held.fd])
         held.close()
         return self
 

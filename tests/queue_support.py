@@ -18,9 +18,10 @@ from queue_runner.paths import Layout
 from queue_runner.store import read
 from queue_runner.submit import plan
 from queue_runner.warden import process_tree
+from queue_runner.worker import warden_starter
 from tests import forked_programs, named_rows
 from tests.patience import UNTIL_S, until
-from tests.process_support import state_of
+from tests.process_support import state_of, variables_of
 from tests.submit_support import requested
 
 ANY_MACHINE = "gate_cpu_share = 1\ngate_memory_bytes = 0\ngate_battery = false\n"
@@ -125,17 +126,20 @@ class Queue:
         with sqlite3.connect(self.layout.db) as connection:
             states = dict(connection.execute("SELECT token, state FROM runs WHERE token IS NOT NULL"))
         if folders := [path.parent for path in self.layout.runs.glob("*/warden")]:
-            _kill_wardens(folders)
+            _kill_wardens(self.layout.home, folders)
         variables = {word for pid in psutil.pids() for word in process_tree.environment(pid)} if states else set()
         for token, state in states.items():
             if state == "RUNNING" or f"MPSQ_TAG={token}".encode() in variables:
                 processes.end_all(processes.Traces(tag=token), 0, 0)
 
 
-def _kill_wardens(folders: list[Path]) -> None:
-    words = {str(path) for folder in folders for path in (folder, folder / "warden.py")}  # the second is 0.1's
+def _kill_wardens(home: Path, folders: list[Path]) -> None:
+    """Kill the queue's wardens, those of 0.1 too, and what forks them."""
+    of_0_1 = {str(folder / "warden.py") for folder in folders}
     for process in psutil.process_iter(["cmdline"]):
-        if words & {*(process.info["cmdline"] or ())}:
+        words = {*(process.info["cmdline"] or ())}
+        is_ours = warden_starter.PROGRAM in words and variables_of(process.pid).get("MPSQ_HOME") == str(home)
+        if is_ours or of_0_1 & words:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
 

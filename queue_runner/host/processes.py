@@ -85,10 +85,10 @@ def same_start(first: float, second: float) -> bool:
     return first == second if LINUX else abs(first - second) < _SAME_START_S
 
 
-def same_process(pid: int, start: float) -> bool:
-    """Return whether `pid` is still the process started at `start`, possibly a zombie."""
-    now = start_time(pid)
-    return now is not None and same_start(now, start)
+def is_running(pid: int, start: float | None = None) -> bool:
+    """Return whether such a process, started at `start` if that is known, has not ended: a zombie has."""
+    row = look(pid)
+    return row is not None and not row.ended and (start is None or same_start(row.start, start))
 
 
 def is_stopped(pid: int, start: float) -> bool:

@@ -6,10 +6,13 @@ TYPE_CHECKING = False  # importing typing, or dataclasses, would add a quarter t
 if TYPE_CHECKING:
     from typing import Any
 
-NEEDED = {"run", "tag", "argv", "cwd", "env", "stdout", "stderr", "events", "boot_id", "lane_fds", "wake", "grace_s"}
+NEEDED = {"run", "tag", "argv", "cwd", "env", "stdout", "stderr", "events", "boot_id", "wake", "grace_s"}
 NEEDED |= {"timeout_s", "output_limit_bytes", "min_free_bytes", "allow_daemons"}
 
-
+FDS_AT_ONCE, FDS_WORD = 64, b"."
+"""A request for a warden begins with messages of so many descriptors each (the kernel takes 253) and this word."""
+REQUEST_END = b"\0"
+"""Then come the number of descriptors, a blank, the path of the run's folder, and this."""
 NOTHING_LEFT, SOMETHING_LEFT = 0, 3
 """Exit codes of a warden that has stored the end of its run: whether a process of the run is left."""
 
@@ -39,8 +42,7 @@ class RunInstructions:
         self.events: str = values["events"]
         self.boot_id: str = values["boot_id"]
         self.wake: str = values["wake"]
-        self.lanes: list[int] = values["lane_fds"]  # the inherited locks
-        self.lane_shares: bool = values.get("lane_shares", False)  # whether the last lock is shared
+        self.lane_shares: bool = values.get("lane_shares", False)  # whether the last of its locks is shared
         self.cores: list[int] = values.get("cores") or []
         self.grace_s: dict[str, float] = values["grace_s"]  # after SIGINT and SIGTERM
         self.timeout_s: float | None = values["timeout_s"]

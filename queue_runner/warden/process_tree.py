@@ -244,16 +244,19 @@ class ProcessTree:
             self.largest_bytes = max(self.largest_bytes, used.max_footprint_bytes)
 
     def find(self) -> dict[int, Row]:
-        """Find descendants (on Linux with orphans: subreaper), noted processes, those of their sessions, and tagged."""
+        """Find descendants (on Linux with orphans: subreaper), noted processes, those of their sessions, and tagged
+        ones, which are younger than this process."""
         rows = table()
-        rows.pop(os.getpid(), None)
+        this_process = rows.pop(os.getpid(), None)
+        oldest = this_process.start if this_process else 0.0
         sessions = {s for s, start in self.sessions.items() if s not in rows or start in (None, rows[s].start)}
         roots = {
             pid
             for pid, each in rows.items()
             if (pid, each.start) in self.noted or each.session in sessions or each.parent == os.getpid()
         } - {1}
-        roots |= tagged(rows.keys() - roots - {1}, self.tag)
+        younger = {pid for pid, each in rows.items() if each.start >= oldest}
+        roots |= tagged(younger - roots - {1}, self.tag)
         return {pid: rows[pid] for pid in descendants(rows, roots) if not rows[pid].ended}
 
     def note(self) -> None:

@@ -25,11 +25,12 @@ _BEGAN = b"@"  # the clocks follow, up to a zero byte
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 
 
-def prctl(option: int, value: int) -> None:
-    """Call prctl(2). Linux only."""
+def prctl(option: int, value: int) -> bool:
+    """Call prctl(2), on Linux only. Return whether the kernel has done it."""
     import ctypes
 
-    ctypes.CDLL(None).prctl(option, ctypes.c_ulong(value), ctypes.c_ulong(0), ctypes.c_ulong(0), ctypes.c_ulong(0))
+    zeros = [ctypes.c_ulong(0)] * 3
+    return ctypes.CDLL(None).prctl(option, ctypes.c_ulong(value), *zeros) == 0  # type: ignore[no-any-return]
 
 
 class Trainer:

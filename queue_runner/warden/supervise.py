@@ -1,7 +1,7 @@
 """The warden: starts one trainer, supervises it to its end, and leaves its true status on disk. One per run.
 
-A worker starts it from the code that it holds itself (worker/launch.py): it needs only the standard library, and an
-upgrade of mpsq does not change it. It outlives the worker, the terminal and a logout.
+fork_server.py starts it from the code that its worker holds: it needs only the standard library, and an upgrade of mpsq
+does not change it. It outlives the worker, the terminal and a logout.
 Its steps and files, in order (docs/architecture.md):
 
     warden.lock, cancel?, started, [prepare, prepared], spawn, watch [stop, signals], exit.json, sweep,
@@ -79,14 +79,15 @@ def oom_kills() -> int:
 class Run:
     """A trainer from its start to its end."""
 
-    def __init__(self, folder: str, spec: RunInstructions) -> None:
-        self.folder, self.own, self.spec = folder, f"{folder}/warden/", spec
+    def __init__(self, folder: str, spec: RunInstructions, adopts: bool) -> None:
+        """`adopts`: the kernel gives the warden every orphan of its descendants."""
+        self.folder, self.own, self.spec, self.adopts = folder, f"{folder}/warden/", spec, adopts
         self.tree = ProcessTree(spec.tag, self.own + "pids.jsonl")
         self.pause = Pause(folder, self.tree)
         self.limits = Limits(folder, spec)
         self.order: OutputOrder | None = None  # of the trainer's output, not of the preparation's
         self.trainer = Trainer()
-        self.childless = False  # at the last look: on Linux no descendant is left then
+        self.childless = False  # at the last look: no descendant is left then, if it adopts
         self.status: int | None = None
         self.usage: Any = None
         self.ended = (0.0, 0.0)  # awake, with_sleep
@@ -323,6 +324,9 @@ class Run:
         give_up = awake() + ending.term_s + KILL_S
         try:
             while True:
+                self.reap()
+                if self.adopts and self.childless and not self.tree.find():  # what others have started for the run
+                    return True
                 nothing_seen = ending.step()
                 self.reap()  # the last ones too: init may be slow
                 if nothing_seen and self.childless:
@@ -373,9 +377,9 @@ class Run:
         return nothing_left
 
 
-def main(folder: str) -> int:
-    """Supervise the run in a folder. Return NOTHING_LEFT or SOMETHING_LEFT of its processes; otherwise there is no
-    fence, and it never ran."""
+def main(folder: str, lane: list[int]) -> int:
+    """Supervise the run of a folder, with its lane's locks. Return NOTHING_LEFT or SOMETHING_LEFT of its processes;
+    otherwise there is no fence, and it never ran."""
     for name in IGNORED:
         signal.signal(getattr(signal, name), signal.SIG_IGN)
     values = json.loads(read(f"{folder}/spec.json"))
@@ -383,7 +387,6 @@ def main(folder: str) -> int:
         say("spec.json lacks", *missing)
         return 1
     spec = RunInstructions(values)
-    lane = spec.lanes
     lane_locks = lane[:-1] if spec.lane_shares else lane
     for held in lane:
         os.set_inheritable(held, False)
@@ -400,11 +403,10 @@ def main(folder: str) -> int:
     if os.path.exists(secrets):
         spec = spec.changed(**json.loads(read(secrets)))
         os.unlink(secrets)  # a worker that does not find the fence writes the folder anew
-    if LINUX:
-        prctl(PR_SET_CHILD_SUBREAPER, 1)
+    adopts = LINUX and prctl(PR_SET_CHILD_SUBREAPER, 1)
     for name in ("exit.json", "stop"):
         files.reserve(f"{folder}/warden/{name}")
-    nothing_left = Run(folder, spec).supervise(lane)
+    nothing_left = Run(folder, spec, adopts).supervise(lane)
     for held in lane:
         os.close(held)
     try:

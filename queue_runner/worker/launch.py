@@ -1,19 +1,12 @@
-"""Start a claimed run: its folder, its environment, its warden (docs/supervision.md, Start and end, steps 2 to 4)."""
+"""Prepare the start of a claimed run: its folder and its environment (docs/supervision.md, Start and end, step 4)."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import marshal
 import os
 import re
-import subprocess
-import sys
-import tempfile
-from collections.abc import Callable, Mapping, Sequence
-from functools import cache
-from importlib.abc import InspectLoader
-from importlib.util import find_spec
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -117,7 +110,6 @@ def prepare(
         "min_free_bytes": config.min_free_bytes,
         "allow_daemons": run.spec.allow_daemons,
         "wake": str(layout.fifo),
-        "lane_fds": lane.fds,
         "lane_shares": lane.shares,
         "cores": lanes.processors(run.spec.affinity) if run.spec.affinity else [],
     }
@@ -214,48 +206,3 @@ def without_spaces(folder: Path) -> Path:
     except (OSError, MpsqError):
         return folder  # only compilation for the CPU is affected
     return link
-
-
-_WARDEN = ("files", "instructions", "limits", "output_order", "process_tree", "spawn", "suspend", "supervise")
-"""The modules of the warden. Each imports only earlier ones."""
-_PROGRAM = """
-import marshal, os, sys
-for name, code in marshal.loads(sys.stdin.buffer.read()):
-    module = sys.modules[name] = type(sys)(name)
-    exec(code, vars(module))
-os._exit(module.main(sys.argv[1]))
-"""
-
-
-@cache
-def warden_code() -> bytes:
-    """Return the modules of the warden, compiled. A worker reads them once, at its start: a later upgrade of mpsq
-    changes no warden that it starts."""
-    names = ["queue_runner", "queue_runner.warden", *(f"queue_runner.warden.{name}" for name in _WARDEN)]
-    return marshal.dumps([(name, _compiled(name)) for name in names])
-
-
-def _compiled(name: str) -> object:
-    spec = find_spec(name)
-    assert spec is not None and isinstance(spec.loader, InspectLoader)
-    return spec.loader.get_code(name)
-
-
-def spawn(folder: RunDir, lane_fds: Sequence[int]) -> subprocess.Popen[bytes]:
-    """Start the warden, which inherits the lane's locks; the caller closes its own copy.
-
-    Raises: OSError when no process can be created.
-    """
-    folder.warden_log.touch(0o600)
-    with folder.warden_log.open("ab") as log, tempfile.TemporaryFile(dir=folder.path) as code:
-        code.write(warden_code())
-        code.seek(0)
-        return subprocess.Popen(
-            [sys.executable, "-I", "-S", "-B", "-c", _PROGRAM, str(folder.path)],
-            stdin=code,
-            stdout=log,
-            stderr=log,
-            pass_fds=lane_fds,
-            start_new_session=True,
-            cwd="/",
-        )

@@ -44,7 +44,7 @@ from queue_runner.host.home import ensure_home
 from queue_runner.host.run_dir import cut_middle
 from queue_runner.store import backup, migrate, read
 from queue_runner.store.engine import checkpoint, open_engine
-from queue_runner.worker import launch
+from queue_runner.worker import warden_starter
 from queue_runner.worker.hooks import Hooks
 from queue_runner.worker.steps import Steps
 from queue_runner.worker.throttled_log import ThrottledLog
@@ -381,7 +381,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for library in ("apscheduler", "alembic"):
         logging.getLogger(library).setLevel(logging.ERROR)
     manager = ServiceManager()
-    launch.warden_code()  # before an upgrade can change it
+    warden_starter.warden_code()  # before an upgrade can change it
     try:
         layout = ensure_home(need_bytes=0)  # the disk may become free again: keep trying
         ownership.secure_runs(layout)

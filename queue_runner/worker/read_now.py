@@ -285,7 +285,7 @@ def _without_lock(run: ActiveRun) -> Warden:
     if run.fence is None:
         return Warden.KILLED if run.was_started else Warden.STARTING
     pid, start = run.fence.warden_pid, run.fence.warden_start
-    is_there = pid is not None and start is not None and processes.same_process(pid, start)
+    is_there = pid is not None and start is not None and processes.is_running(pid, start)
     return Warden.KILLED if run.folder.is_supervised() is False and not is_there else Warden.ALIVE
 
 

@@ -6,6 +6,7 @@ alone, and each lane has its own. One thread steps them all.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Collection
 from functools import partial
@@ -39,6 +40,7 @@ from queue_runner.worker.due import DueSchedules
 from queue_runner.worker.now import Clocks, Now
 from queue_runner.worker.read_now import NowReader
 from queue_runner.worker.supervisor import Supervisor
+from queue_runner.worker.warden_starter import WardenStarter
 
 _CHANGES = Skip | Sweep | End | FollowRound | SubmitSchedules | BackUp
 """Actions after which a step decides again, even if they fail: other work does not wait for them."""
@@ -60,7 +62,10 @@ class Steps:
         self._due = DueSchedules(layout, engine, log)
         self._backups = Backups(layout, config, log, self._clocks)
         self._wardens: dict[str, int] = {}
-        self._new_supervisor = partial(Supervisor, layout, config, engine, log, self._wardens, clocks=self._clocks)
+        self._starter = WardenStarter(layout.home)
+        self._new_supervisor = partial(
+            Supervisor, layout, config, engine, log, self._starter, self._wardens, clocks=self._clocks
+        )
         lanes = _lanes_of(config, log)
         self._supervisors = {lane.name: self._new_supervisor(lane) for lane in (Lane(DEFAULT_LANE), *lanes)}
         self._permanent = frozenset(self._supervisors)
@@ -121,6 +126,7 @@ class Steps:
                     error = problem
         for supervisor in self._supervisors.values():
             supervisor.rest()
+        self._starter.rest()
         self._forget({action.lane for action in done if isinstance(action, Start | Reserve)})
         if error is not None:
             raise error
@@ -130,12 +136,15 @@ class Steps:
         """Prepare for a start, since a submission has begun; not beside a run, nor for one of several lanes."""
         if not self._now.running and len(self._supervisors) == 1:
             self._supervisors[DEFAULT_LANE].get_ready()
+            with contextlib.suppress(OSError):  # the start of the run will report it
+                self._starter.get_ready()
 
     def stop(self) -> None:
         """Release the lanes that this worker holds, and end the tools; runs continue under their wardens."""
         self._due.close()
         for supervisor in self._supervisors.values():
             supervisor.stop()
+        self._starter.close()
 
     def _act(self, action: Action, following: dict[int, Following]) -> bool:
         """Do one thing. Return whether it has started a run."""

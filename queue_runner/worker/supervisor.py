@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-import subprocess
 from collections.abc import Callable, Collection, Mapping
 
 from msgspec import Struct
@@ -41,6 +40,7 @@ from queue_runner.worker.gate import Gate
 from queue_runner.worker.gate_load import Load
 from queue_runner.worker.now import ActiveRun, Clocks, LaneNow
 from queue_runner.worker.observer import Observer
+from queue_runner.worker.warden_starter import WardenStarter
 
 RETRY_AFTER_S = 30.0
 """How long a lane stays blocked after a start that the machine refused (full disk, no more processes)."""
@@ -79,6 +79,7 @@ class Supervisor:
         config: Config,
         engine: Engine,
         log: Callable[[str], None],
+        starter: WardenStarter,
         wardens: Mapping[str, int],
         lane: Lane | None = None,
         clocks: Clocks | None = None,
@@ -89,6 +90,7 @@ class Supervisor:
         self._layout = layout
         self._config = config
         self._engine = engine
+        self._starter = starter
         self._log = log
         self._clocks = clocks or Clocks()
         units = lanes.parts(self.lane.name) if self.lane.kind == "cuda" else lane_locks.part()
@@ -99,7 +101,7 @@ class Supervisor:
         self._launching: _Launching | None = None
         self._reader = child.Child(verify.__name__)
         self._ready_until: float | None = None
-        self._warden: subprocess.Popen[bytes] | None = None
+        self._warden: int | None = None  # the process id of the last warden that this worker has started, until its end
         self._supervised = 0  # the run of the last warden that this worker has started
         self._nothing_left = False  # its warden reported at its end that no process of that run is left
         self._observer: Observer | None = None
@@ -154,10 +156,13 @@ class Supervisor:
         return self._launching is not None and self._launching.run.run_id == run_id
 
     def warden_pid(self) -> int | None:
-        """Return the pid of the warden that this worker has started, while it is alive. Reaps it otherwise."""
-        if self._warden is not None and (code := self._warden.poll()) is not None:
+        """Return the pid of the warden that this worker has started, while it is alive."""
+        self._look_for_exit(0.0)
+        return self._warden if self._warden is not None and processes.is_running(self._warden) else None
+
+    def _look_for_exit(self, at_most_s: float) -> None:
+        if self._warden is not None and (code := self._starter.exit_code(self._warden, at_most_s)) is not None:
             self._warden, self._nothing_left = None, code == NOTHING_LEFT
-        return self._warden.pid if self._warden is not None else None
 
     def sample_load(self, wardens: Collection[int], *, running: bool) -> None:
         """Sample the machine's load, excluding the given wardens of the queue."""
@@ -306,10 +311,8 @@ class Supervisor:
         left: it has released the lane, so its own end is near."""
         if self._supervised != run.claimed.run_id:
             return False
-        if self._warden is not None:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._warden.wait(EXIT_S)
-        return self.warden_pid() is None and self._nothing_left
+        self._look_for_exit(EXIT_S)
+        return self._warden is None and self._nothing_left
 
     def _sweep(self, run: ActiveRun, *, spare_daemons: bool) -> bool:
         """End the orphans of the run. Returns True after two empty scans; otherwise the lane is BLOCKED."""
@@ -414,7 +417,8 @@ class Supervisor:
             self._gate.note(run)
             self._note_copy(run, code)
             failpoints.reach("worker.prepared")
-            self._warden, self._supervised = launch.spawn(folder, lane.fds), run.run_id
+            self._warden, self._supervised = self._starter.spawn(folder, lane.fds), run.run_id
+            self._nothing_left = False
         except archive.Damaged as error:
             return self._refuse(run, verify.lost(error))
         except (checkpoints.Gone, job_secrets.Missing) as error:
@@ -429,7 +433,8 @@ class Supervisor:
         failpoints.reach("worker.spawned")
         self.close()  # the warden and the trainer hold the lane now
         self._block(None)
-        self._keep_awake(run, self._warden.pid)
+        if self._warden is not None:
+            self._keep_awake(run, self._warden)
         self._observer = Observer(self._engine, run, folder, self._config.sample_s, self._other_wardens, fresh=True)
         self._log(f"run {run.id}: started: {run.spec.label()}")
         return True

@@ -19,7 +19,6 @@ import shutil
 import signal
 import sqlite3
 import stat
-import subprocess
 import tempfile
 import threading
 import time
@@ -34,7 +33,7 @@ from tests.faults.machine import Killed, Machine, Process, Task
 machine: Machine | None = None
 """The machine that is simulated now."""
 start_program: Callable[..., Process] | None = None
-"""Starts a simulated program for subprocess.Popen and fork: set by the world."""
+"""Starts a simulated program for a worker that starts a warden, and for fork: set by the world."""
 
 _DiskUsage = namedtuple("_DiskUsage", "total used free")
 
@@ -340,37 +339,6 @@ def _set_wakeup_fd(fd: int, **named: Any) -> int:
     return -1
 
 
-class Popen:
-    """A simulated child of a simulated process."""
-
-    def __init__(self, argv: list[str], *, pass_fds: Iterable[int] = (), **_: Any) -> None:
-        process = _here()
-        assert process is not None and start_program is not None and machine is not None
-        machine.point("Popen")
-        self._machine = machine
-        self._child = start_program(process, argv, tuple(pass_fds))
-        self.pid, self.returncode = self._child.pid, None
-
-    def poll(self) -> int | None:
-        self._machine.point("poll")
-        if self.returncode is None and self._child.exited is not None:
-            self.returncode = os.waitstatus_to_exitcode(self._child.exited)
-            self._machine.processes.pop(self.pid, None)
-        return self.returncode
-
-    def wait(self, timeout: float | None = None) -> int:
-        self._machine.wait(lambda: self._child.exited is not None, timeout)
-        if self.poll() is None:
-            raise subprocess.TimeoutExpired("simulated", timeout or 0)
-        return self.returncode  # type: ignore[return-value]
-
-
-def _popen(*arguments: Any, **named: Any) -> Any:
-    if task() is None:
-        return _real["subprocess.Popen"](*arguments, **named)
-    return Popen(*arguments, **named)
-
-
 # -- time and threads -------------------------------------------------------------------------------------------------
 
 
@@ -541,7 +509,6 @@ def install() -> None:
         (select, "select", _select),
         (secrets, "token_hex", _token_hex),
         (shutil, "disk_usage", _disk_usage),
-        (subprocess, "Popen", _popen),
         (sqlite3, "connect", _connect),
         (builtins, "open", _file),
         (io, "open", _file),

@@ -271,7 +271,7 @@ class Checker:
     def is_over(self) -> bool:
         return not self.dirty and not self.unended() and not self.users(("worker",))
 
-    def users(self, others: tuple[str, ...] = ("worker", "warden", "trainer", "child")) -> list[Process]:
+    def users(self, others: tuple[str, ...] = ("worker", "starter", "warden", "trainer", "child")) -> list[Process]:
         """Return the processes that are none of these."""
         processes = self.machine.processes.values()
         return [process for process in processes if process.is_alive and process.name.split()[0] not in others]

@@ -27,7 +27,7 @@ WEIGHTS = {
     "rename": 12,
     "replace": 12,
     "fork": 12,
-    "Popen": 12,
+    "spawn": 12,
     "unlink": 6,
     "fsync": 6,
     "mkdir": 4,
@@ -65,6 +65,8 @@ class Process:
         self.home = parent.home if parent is not None else ""
         self.run = parent.run if parent is not None else ""
         self.ends_with: Process | None = None
+        self.forked: Process | None = None  # the warden of a starter
+        self.reported: int | None = None  # by a starter: the exit code of its warden
 
     @property
     def is_alive(self) -> bool:

@@ -33,8 +33,8 @@ class Bug:
 
 
 FIRST = {
-    **{"block-order": 16, "lock-order": 25, "lost-wake-up": 12, "no-sweep": 99, "rerun": 8, "restore-link": 79},
-    **{"rmtree": 366, "second-ingest": 111},
+    **{"block-order": 16, "lock-order": 44, "lost-wake-up": 13, "no-sweep": 107, "rerun": 68, "restore-link": 112},
+    **{"rmtree": 366, "second-ingest": 166},
 }
 """Seeds with which `make test` begins its search; `make faults` begins with the first one."""
 

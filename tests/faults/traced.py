@@ -1,16 +1,16 @@
-"""A real worker, or as a program a real warden, that records its system calls in the words of the simulation.
+"""A real worker, with real wardens, that records their system calls in the words of the simulation.
 
-`python -m tests.faults.traced FOLDER [ARGUMENTS]` is a worker with these arguments; it starts each warden as
-`python -S -B traced.py FOLDER PROGRAM RUN`, the program as text. Each thread has a file in FOLDER.
+`python -m tests.faults.traced FOLDER [ARGUMENTS]` is a worker with these arguments. Each thread has a file in FOLDER.
 """
 
 # the calls of os are what this is about
-# ruff: noqa: PTH100, PTH112, PTH115
+# ruff: noqa: PTH115
 from __future__ import annotations
 
 import builtins
 import fcntl
 import io
+import marshal
 import os
 import sqlite3
 import sys
@@ -105,32 +105,30 @@ def begin(folder: str, role: str) -> None:
     sqlite3.connect = connect  # type: ignore[assignment]
 
 
+_WARDEN = """
+import sys
+supervise, traced = sys.modules["queue_runner.warden.supervise"], sys.modules["traced"]
+supervises = supervise.main
+def main(*arguments):
+    traced.begin({folder!r}, "warden")
+    return supervises(*arguments)
+supervise.main = main
+"""
+
+
 def _work(folder: str, arguments: list[str]) -> int:
     begin(folder, "worker")
-    from queue_runner.worker import launch, main_loop
+    from queue_runner.worker import main_loop, warden_starter
 
-    popen = launch.subprocess.Popen
-
-    def spawn(argv: list[str], **named: Any) -> Any:
-        record("Popen")
-        return popen([sys.executable, "-S", "-B", os.path.abspath(__file__), folder, *argv[-2:]], **named)
-
-    class Subprocess:
-        DEVNULL = launch.subprocess.DEVNULL
-        Popen = staticmethod(spawn)
-
-    launch.subprocess = Subprocess  # type: ignore[assignment]
+    *modules, forks = marshal.loads(warden_starter.warden_code())
+    with open(__file__) as source:
+        modules.append(("traced", compile(source.read(), __file__, "exec")))
+    modules.append(("begin", compile(_WARDEN.format(folder=folder), "begin", "exec")))
+    code = marshal.dumps([*modules, forks])
+    warden_starter.warden_code = lambda: code  # type: ignore[assignment]
+    _wrap(warden_starter.WardenStarter, "spawn", lambda *_: record("spawn"))
     return main_loop.main(arguments)
 
 
-def _supervise(folder: str, program: str, run: str) -> int:
-    begin(folder, "warden")
-    sys.argv = ["-c", run]
-    exec(program, {})
-    return 0
-
-
 if __name__ == "__main__":
-    if len(sys.argv) == 4 and os.path.isdir(sys.argv[3]):
-        sys.exit(_supervise(*sys.argv[1:]))
     sys.exit(_work(sys.argv[1], sys.argv[2:]))

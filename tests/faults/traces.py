@@ -10,12 +10,12 @@ from typing import Any
 CALLS = frozenset(
     {
         *("create", "rename", "replace", "link", "unlink", "mkdir", "fsync", "fork", "pwrite", "ftruncate", "flock"),
-        *("close", "sql", "Popen"),
+        *("close", "sql", "spawn"),
     }
 )
 """The calls that are compared: of files, locks and the store, and the start of a process."""
-_IGNORED = re.compile(r"program|reserve|/proc|/dev/|\.log\b|pycache|pipe|config\.toml|/cache/|notes\.json|snapshots")
-"""What the simulation leaves out: the copy of the warden's program, logs, the reserve of disk space."""
+_IGNORED = re.compile(r"reserve|/proc|/dev/|\.log\b|pycache|pipe|config\.toml|/cache/|notes\.json|snapshots")
+"""What the simulation leaves out: logs, the reserve of disk space."""
 
 _SAMPLES = re.compile(r"sql BEGIN IMMEDIATE\n(sql INSERT INTO conditions.*\n)+sql COMMIT\n")
 """A transaction that stores samples of the machine, which only a real worker takes."""

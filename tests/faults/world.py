@@ -9,7 +9,6 @@ warden) and takes milliseconds.
 from __future__ import annotations
 
 import calendar
-import io
 import json
 import logging
 import os
@@ -18,7 +17,7 @@ import signal
 import sqlite3
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -29,6 +28,7 @@ from queue_runner.config_file import Config
 from queue_runner.control import cancellation, new_attempts, pausing
 from queue_runner.errors import MpsqError
 from queue_runner.host import background, lane_list, locks, processes, reserve, run_sampler, wakeup
+from queue_runner.host.run_dir import RunDir
 from queue_runner.lanes import Lane
 from queue_runner.machine_records import SensorSample
 from queue_runner.model import Condition, Selector
@@ -38,7 +38,8 @@ from queue_runner.spec import JobSpec, NewJob, Terms
 from queue_runner.store import backup, migrate, read, restore
 from queue_runner.submit import plan
 from queue_runner.warden import supervise
-from queue_runner.worker import backups, finish, hooks, launch, main_loop, observer, supervisor
+from queue_runner.warden.instructions import SOMETHING_LEFT
+from queue_runner.worker import backups, finish, hooks, main_loop, observer, steps, supervisor, warden_starter
 from tests.faults import calls, sqlite_files
 from tests.faults.checks import Checker
 from tests.faults.machine import Killed, Machine, Process, Violation
@@ -86,10 +87,47 @@ def _holds_lock(pid: int, name: str, file: os.stat_result, taker: int | None) ->
     return process is not None and any(path.endswith(name) for path in process.fds.values())
 
 
-def _make_subreaper(option: int, value: int) -> None:
+class _Starter:
+    """Stands in for the process that forks wardens: a process for each of them, which may die or stand still before,
+    between and after its calls."""
+
+    def __init__(self, _: Path) -> None:
+        self._starters: dict[int, Process] = {}  # by the process id of the warden
+
+    def get_ready(self) -> None:
+        """It is always ready."""
+
+    rest = close = get_ready
+
+    def spawn(self, folder: RunDir, lane_fds: Sequence[int]) -> int | None:
+        """Start a warden as WardenStarter.spawn does."""
+        machine, task = calls.machine, calls.task()
+        assert machine is not None and task is not None and calls.start_program is not None
+        machine.point("spawn")
+        starter = calls.start_program(task.process, [str(folder.path)], tuple(lane_fds))
+        machine.wait(lambda: starter.forked is not None or not starter.is_alive, warden_starter.ANSWER_S)
+        if starter.forked is None:
+            return None
+        self._starters[starter.forked.pid] = starter
+        return starter.forked.pid
+
+    def exit_code(self, pid: int, at_most_s: float = 0.0) -> int | None:
+        """Return what WardenStarter.exit_code does."""
+        starter = self._starters[pid]
+        assert calls.machine is not None
+        calls.machine.wait(lambda: not starter.is_alive, at_most_s)
+        if starter.is_alive:
+            return None
+        calls.machine.processes.pop(starter.pid, None)
+        del self._starters[pid]
+        return SOMETHING_LEFT if starter.reported is None else starter.reported
+
+
+def _make_subreaper(option: int, value: int) -> bool:
     now = calls.task()
     assert now is not None
     now.process.is_subreaper = True
+    return True
 
 
 def adapt() -> None:
@@ -111,8 +149,7 @@ def adapt() -> None:
     processes._is_ours = lambda pid: True
     lane_list.resolve = lambda setting, *_: (_lanes(setting), [])  # type: ignore[assignment]
     plan._take_snapshots = lambda layout, planned: [Taken(None) for _ in planned.jobs]
-    launch.warden_code = lambda: b""  # type: ignore[assignment]
-    launch.tempfile = SimpleNamespace(TemporaryFile=lambda **_: io.BytesIO())  # type: ignore[assignment]
+    steps.WardenStarter = _Starter  # type: ignore[assignment, misc]
     backups._mtime = _mtime
     sqlite_files.install()
     extensions.installed()  # the first call reads files of other packages
@@ -271,7 +308,7 @@ class World:
         machine.sticks = chance.choice((0.5, 0.9, 0.97))
         machine.by_priority = chance.random() < 0.5
         machine.stalls = chance.choice((0.0, 0.0, 0.0005, 0.003))
-        for name in ("worker", "warden", "submit", "cancel", "restore", "trainer", "backup"):
+        for name in ("worker", "starter", "warden", "submit", "cancel", "restore", "trainer", "backup"):
             if chance.random() < 0.4:
                 machine.dies_at_point[name] = 10 ** chance.uniform(-4.5, -2.7)
         if "restore" in machine.dies_at_point:
@@ -601,28 +638,34 @@ class World:
         if argv is None:
             return self._start_trainer(parent, queue)
         folder = argv[-1]
-        child = machine.spawn("warden", None, parent, fds)
+        starter = self._child_of(parent, "starter", queue, folder, fds)
+
+        def start() -> None:
+            machine.point("fork")
+            warden = self._child_of(starter, "warden", queue, folder, tuple(starter.fds))
+            lane = [*warden.fds]
+
+            def main() -> None:
+                raise SystemExit(supervise.main(folder, lane))
+
+            machine.thread(warden, main, "warden")
+            for fd in [*starter.fds]:
+                os.close(fd)
+            starter.forked = warden
+            machine.wait(lambda: warden.exited is not None)
+            machine.processes.pop(warden.pid, None)
+            starter.reported = os.waitstatus_to_exitcode(warden.exited or 0)
+            raise SystemExit(0)
+
+        machine.thread(starter, start, "starter")
+        return starter
+
+    def _child_of(self, parent: Process, name: str, queue: Queue, folder: str, fds: tuple[int, ...]) -> Process:
+        child = self.machine.spawn(name, None, parent, fds)
         child.home, child.run = queue.name, Path(folder).name
         child.session = child.group = child.pid
         child.handlers = {}
-        self._renumber(folder, dict(zip(fds, child.fds, strict=True)))
-
-        def main() -> None:
-            raise SystemExit(supervise.main(folder))
-
-        machine.thread(child, main, "warden")
         return child
-
-    def _renumber(self, folder: str, numbers: dict[int, int]) -> None:
-        """Give a warden the numbers that its descriptors have here: all processes share one table."""
-        before, self.machine.current = self.machine.current, None
-        try:
-            path = Path(folder, "spec.json")
-            spec = json.loads(path.read_text())
-            spec["lane_fds"] = [numbers[fd] for fd in spec["lane_fds"]]
-            path.write_text(json.dumps(spec))
-        finally:
-            self.machine.current = before
 
     def _start_trainer(self, warden: Process, queue: Queue) -> Process:
         machine = self.machine
@@ -631,8 +674,8 @@ class World:
             spec = json.loads((queue.layout.run_dir(warden.run) / "spec.json").read_text())
         finally:
             machine.current = before
-        lanes = tuple(fd for fd in spec["lane_fds"] if fd in warden.fds)
-        trainer = machine.spawn("trainer", None, warden, lanes)
+        locks_of_lane = tuple(fd for fd, path in warden.fds.items() if Path(path).name.startswith("lane-"))
+        trainer = machine.spawn("trainer", None, warden, locks_of_lane)
         trainer.session = trainer.group = trainer.pid
         trainer.tag = spec["tag"]
         truth = Truth(warden.run, trainer.tag, queue.epoch)
@@ -690,7 +733,7 @@ class World:
             self._restores_ended.append((queue, process.pid))
             if not self._is_off:
                 self._check_restores()
-        if process.by_fault and name not in ("warden", "trainer", "child"):
+        if process.by_fault and name not in ("starter", "warden", "trainer", "child"):
             queue.ring_lost = True
 
     def _check_restores(self) -> None:

@@ -19,6 +19,7 @@ from queue_runner.store import read
 from queue_runner.store.engine import open_engine
 from queue_runner.worker.now import Clocks
 from queue_runner.worker.supervisor import Supervisor
+from queue_runner.worker.warden_starter import WardenStarter
 from tests.patience import UNTIL_S
 from tests.process_support import is_there
 from tests.queue_support import Queue, until
@@ -74,8 +75,8 @@ def test_supervisors_that_cannot_start_cost_one_run_and_not_the_queue(queue: Que
     for _ in range(3):
         queue.submit("echo ran >> $J")
     code = (
-        "from queue_runner.worker import launch, main_loop\n"
-        "launch._PROGRAM, main_loop.BUSY_TICK_S = 'raise SystemExit(\"bad marshal data\")', 0.02\n"
+        "from queue_runner.worker import main_loop, warden_starter\n"
+        "warden_starter.PROGRAM, main_loop.BUSY_TICK_S = 'raise SystemExit(\"bad marshal data\")', 0.02\n"
         "main_loop.main([])\n"
     )
     worker = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL)
@@ -256,7 +257,8 @@ def test_a_pause_that_ends_during_a_step_makes_the_next_one_due(queue: Queue) ->
     """The simulator's seed 270: the step saw the pause, and nobody woke the worker after it."""
     now = 100.0
     clocks = Clocks(lambda: 5.0, lambda: now)
-    supervisor = Supervisor(queue.layout, Config(), open_engine(queue.layout.db), print, {}, clocks=clocks)
+    engine, starter = open_engine(queue.layout.db), WardenStarter(queue.folder)
+    supervisor = Supervisor(queue.layout, Config(), engine, print, starter, {}, clocks=clocks)
     supervisor._not_before = 101.0
     assert supervisor.state().cools and supervisor.due == 6.0
     now = 102.0

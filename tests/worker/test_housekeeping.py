@@ -48,9 +48,9 @@ def test_a_worker_that_idles_through_an_upgrade_starts_the_warden_that_it_knows(
     """It read the warden's files at its first start of a run: perhaps those of another version by then."""
     queue.submit("echo ran >> $J")
     code = (
-        "from queue_runner.worker import launch, main_loop\n"
+        "from queue_runner.worker import main_loop, warden_starter\n"
         "def begins(fifo):\n"
-        "    launch.find_spec = None\n"
+        "    warden_starter.find_spec = None\n"
         "    return listen(fifo)\n"
         "listen, main_loop.wakeup.listen = main_loop.wakeup.listen, begins\n"
         "main_loop.main(['--until-idle'])\n"

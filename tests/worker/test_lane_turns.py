@@ -26,6 +26,7 @@ from queue_runner.worker.gate import Disturbance
 from queue_runner.worker.gate_load import Load
 from queue_runner.worker.steps import Steps
 from queue_runner.worker.supervisor import Supervisor
+from queue_runner.worker.warden_starter import WardenStarter
 from tests.process_support import needs_linux
 
 pytestmark = [pytest.mark.process, needs_linux]
@@ -199,7 +200,9 @@ def test_a_run_that_needs_the_machine_alone_keeps_its_turn_and_its_wait(
     engine = open_engine(layout.db, keep_open=True)
     monkeypatch.setattr(gate, "disturbances", lambda *_, **__: [Disturbance("load", "test {}", ("is", "was"))])
     monkeypatch.setattr(Load, "read", lambda *_, **__: {})
-    supervisor = Supervisor(layout, config_file.load(layout.config), engine, lambda _: None, {})
+    supervisor = Supervisor(
+        layout, config_file.load(layout.config), engine, lambda _: None, WardenStarter(layout.home), {}
+    )
     with writing(engine) as connection:
         spec = JobSpec(kind="command", name="x", argv=("true",), gate=True)
         jobs.submit(connection, "test", 0, [NewJob(spec)], [(0, 1)])
