@@ -96,9 +96,11 @@ def forest(family: Family) -> Chart | None:
     }
     scale: Callable[[float], float] = float if metric else math.exp
     points = [0.0, *(answer.on_scale[0] for answer in answers.values())]
-    beyond = 10 * (max(points) - min(points)) if metric else math.log(4)
+    intervals = [answer.on_scale[1:] for answer in answers.values() if answer.low is not None]
+    narrowest = min((max(map(abs, interval)) for interval in intervals), default=0.0)
+    beyond = max(10 * (max(points) - min(points)), narrowest) if metric else math.log(4)
     low, high = min(points) - beyond, max(points) + beyond
-    ends = [end for answer in answers.values() for end in answer.on_scale[1:]]
+    ends = [end for interval in intervals for end in interval]
     shown = [scale(min(max(value, low), high)) for value in (*points, *ends)]
     x_axis = axis(shown, (lambda value: units.measured(value, sign=True)) if metric else lambda ratio: f"{ratio:.4g} x")
     assert x_axis is not None  # there is at least the baseline

@@ -305,3 +305,16 @@ def test_a_row_without_the_metric_that_comes_first_is_not_in_the_forest(store: S
     (family,) = evidence_of(store, by="score", vs="device=cuda").families
     forest = dots.forest(family)
     assert forest is not None and [strip.label for strip in forest.strips] == ["cuda eager", "mps eager"]
+
+
+def test_the_interval_of_a_metric_that_does_not_differ_is_around_its_zero(store: Store) -> None:
+    """The axis went from 0 to 5e-18, and the interval beyond it."""
+    for k in range(12):
+        for device in ("cuda", "mps"):
+            sign = 1 if device == "mps" else -1
+            store.metric(store.run(device, False, 0.1 + k / 1e5), "score", 0.5 + sign * (-1) ** k / 100)
+    (family,) = evidence_of(store, by="score", vs="device=cuda").families
+    forest = dots.forest(family)
+    assert forest is not None and abs(family.pairs[0].metrics["score"].change) < 1e-9
+    assert forest.zero == pytest.approx(50, abs=1) == forest.strips[1].dots[0].x
+    assert not forest.notes and forest.axis.high > 0.01
