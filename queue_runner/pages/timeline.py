@@ -142,7 +142,8 @@ def _course(
     notes = [drawn if lines else "no samples of the machine are stored of these runs"]
     if any(len(_of(sensor, samples)) > MOST_POINTS for sensor in SENSORS):
         notes.append(f"of more than {MOST_POINTS} samples the lowest and the highest of each column are drawn")
-    return GroupTimeline(f"g{group}", units.duration(end - begin), time_ticks(end - begin), blocks, lines, notes)
+    title = f"runs of g{group}" if len(rows) > 1 else f"run {rows[0].run}"
+    return GroupTimeline(title, units.duration(end - begin), time_ticks(end - begin), blocks, lines, notes)
 
 
 def _block(row: ReportedRun, colour: str, arm: Arm, begin: float, end: float, evidence: RunRecords) -> PhaseBlock:

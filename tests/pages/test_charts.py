@@ -13,7 +13,7 @@ import pytest
 
 from queue_runner.analysis.comparison import Family
 from queue_runner.pages import axis, dots, iteration_plots, timeline, trust
-from queue_runner.pages.run_records import RunRecords, gather
+from queue_runner.pages.run_records import RunRecords, gather, of_run
 from queue_runner.reports import run
 from queue_runner.reports._common.report_options import read_options
 from queue_runner.store import read
@@ -318,3 +318,12 @@ def test_the_interval_of_a_metric_that_does_not_differ_is_around_its_zero(store:
     assert forest is not None and abs(family.pairs[0].metrics["score"].change) < 1e-9
     assert forest.zero == pytest.approx(50, abs=1) == forest.strips[1].dots[0].x
     assert not forest.notes and forest.axis.high > 0.01
+
+
+def test_the_time_line_of_one_run_is_not_called_that_of_its_submission(store: Store) -> None:
+    evening(store, 1)
+    with read.reading(store.layout.db) as connection:
+        (course,), _ = timeline.courses(of_run(connection, 1))
+    assert course.title == "run 1.1"
+    ((course,), _) = timeline.courses(evidence_of(store))
+    assert course.title == "runs of g1"
