@@ -182,11 +182,8 @@ def _history_address(search: views.Search, before: int | None) -> str:
 
 def _log_query(request: Request) -> tuple[str, str, int]:
     given = request.query_params
-    return (
-        request.path_params["id"],
-        given.get("stream", "output"),
-        views.whole(given.get("lines") or str(log_page.LINES), "lines"),
-    )
+    lines = views.whole(given.get("lines") or str(log_page.LINES), "lines")
+    return request.path_params["id"], given.get("stream", "output"), min(max(lines, 1), log_page.LINES_MOST)
 
 
 def _too_many() -> Response:

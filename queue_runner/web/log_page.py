@@ -82,7 +82,7 @@ def page(layout: Layout, text: str, stream: str, lines: int) -> LogPage:
     """Return the page of a log. Raises: UsageError, MpsqError (store)."""
     run = run_of(layout, text)
     try:
-        tail = Tail(log_files.folder_of(layout, run), stream, min(max(lines, 1), LINES_MOST))
+        tail = Tail(log_files.folder_of(layout, run), stream, lines)
     except UsageError:
         raise
     except MpsqError as error:

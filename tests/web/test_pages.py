@@ -272,8 +272,9 @@ def test_a_large_log_is_cut_and_says_so(queue: Layout, browser: Browser) -> None
     assert page.count("yyy\n") == log_page.LINES and "the last 5,000 lines" in page
     assert "lines</a>" not in browser.get("/log/1.1?stream=stderr")
     assert browser.get("/log/1.1").count("yyy\n") == log_page.LINES - 1, "the last line comes from stderr"
-    page = browser.get("/log/1.1?lines=10000")
+    page = browser.get("/log/1.1?lines=99999")
     assert "more than 1 MiB: this is its end" in page and len(page) < log_page.CHARS_MOST + 5000
+    assert '&amp;lines=10000"' in browser.get("/log/4.1?lines=99999"), "what follows has as many"
 
 
 def test_a_log_without_output_says_so(queue: Layout, browser: Browser) -> None:
