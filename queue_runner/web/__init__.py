@@ -1,8 +1,9 @@
 """`mpsq web`: the queue in a browser, on this machine alone. Nothing here is imported by a worker.
 
-`app.make_app` puts the parts together. `security` decides who may ask before a page sees the request. `views` turns the
-answers of monitor/ and reports/ into the values of a template (pages/templates/web/). `live` and `logs` send changes,
-`actions` lets control/ do what a form requests, and `serve` is the server. Nothing here reads the store in its own way.
+`app.make_site` puts the parts together. `security` decides who may ask before a page sees the request. `views` turns
+the answers of monitor/ and reports/ into the values of a template (pages/templates/web/). `live` and `log_page` send
+changes, `actions` lets control/ do what a form requests, `serve` is the server, and `__main__` its program. Nothing
+here reads the store in its own way.
 """
 
 import signal

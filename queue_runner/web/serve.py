@@ -1,4 +1,4 @@
-"""The server as a program, which `mpsq web` becomes: uvicorn on the socket that it made, until SIGINT or SIGTERM."""
+"""The server: uvicorn on the socket that `mpsq web` made, until SIGINT or SIGTERM."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import socket
 import sys
 from collections.abc import Iterator
 
-import uvicorn
+import uvicorn.server
 from anyio.to_thread import current_default_thread_limiter
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -32,7 +32,7 @@ STRANGERS = 4
 """Connections of all other users together: each gets its refusal, and none takes a place of the owner."""
 
 
-class Server(uvicorn.Server):
+class Server(uvicorn.server.Server):
     """uvicorn without its own handling of signals, which raises them once more after the end."""
 
     @contextlib.contextmanager
@@ -154,7 +154,3 @@ def _opened(address: str) -> Iterator[None]:
         with contextlib.suppress(webbrowser.Error):
             webbrowser.open(page.as_uri())
         yield
-
-
-if __name__ == "__main__":
-    sys.exit(main())

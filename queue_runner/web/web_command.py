@@ -41,7 +41,7 @@ def web(
     listener = listen(port)
     listener.set_inheritable(True)
     options = ["--write"] * write + ["--open"] * open
-    arguments, environment = start_worker.program("queue_runner.web.serve", str(listener.fileno()), *options)
+    arguments, environment = start_worker.program("queue_runner.web", str(listener.fileno()), *options)
     environment.setdefault("MALLOC_ARENA_MAX", "1")  # of glibc: its few threads need no memory of their own, 1 MB less
     sys.stdout.flush()
     sys.stderr.flush()

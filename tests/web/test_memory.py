@@ -43,13 +43,13 @@ def opened(address: str) -> bytes:
 
 @linux
 def test_it_holds_little_at_rest_and_after_every_page_was_opened(home: Path) -> None:
-    """36 MB in all at its start, 24 of its own; 30 of its own once everything is loaded that pages need."""
+    """28 MB in all at its start, 19 of its own; 27 of its own once everything is loaded that pages need."""
     full_queue(home)
     with served(home) as server:
-        assert psutil.Process(server.process.pid).memory_info().rss / MB < 40
+        assert psutil.Process(server.process.pid).memory_info().rss / MB < 33
         for page in PAGES:
             assert b"</html>" in opened(f"{server.base}/{page}")
-        until(lambda: own_mb(server.process.pid) < 35, "rest", 10)
+        until(lambda: own_mb(server.process.pid) < 30, "rest", 10)
 
 
 @linux

@@ -57,7 +57,7 @@ def test_the_command_becomes_a_program_with_the_socket_and_without_a_secret(
 
     monkeypatch.setattr("os.execve", execve)
     assert mpsq("web", "--port", "0", "--write").code == 0
-    assert became[0][1:4] == ["-P", "-m", "queue_runner.web.serve"] and became[0][-1] == "--write"
+    assert became[0][1:4] == ["-P", "-m", "queue_runner.web"] and became[0][-1] == "--write"
 
 
 @pytest.mark.process
@@ -66,7 +66,7 @@ def test_ctrl_c_while_the_server_loads_prints_nothing(layout: Layout) -> None:
     command = [sys.executable, "-m", "queue_runner.cli", "web", "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         line = Path(f"/proc/{process.pid}/cmdline")
-        until(lambda: "queue_runner.web.serve" in line.read_text(), "the program that it becomes")
+        until(lambda: "queue_runner.web" in line.read_text(), "the program that it becomes")
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=60)
     assert (process.returncode, err) == (0, "")
