@@ -61,6 +61,18 @@ def test_the_command_becomes_a_program_with_the_socket_and_without_a_secret(
 
 
 @pytest.mark.process
+def test_a_library_that_needs_what_is_left_out_gets_it() -> None:
+    code = (
+        "import os, runpy, sys\n"
+        "sys.modules['queue_runner.web.serve'] = None\n"
+        "os.execve = lambda program, words, variables: sys.exit(variables['MPSQ_WEB_WHOLE'] + words[0])\n"
+        "runpy.run_module('queue_runner.web', run_name='__main__')\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (ran.returncode, ran.stderr) == (1, f"1{sys.executable}\n")
+
+
+@pytest.mark.process
 @needs_linux
 def test_ctrl_c_while_the_server_loads_prints_nothing(layout: Layout) -> None:
     command = [sys.executable, "-m", "queue_runner.cli", "web", "--port", "0"]
