@@ -61,7 +61,7 @@ def test_the_command_becomes_a_program_with_the_socket_and_without_a_secret(
 
 
 @pytest.mark.process
-def test_a_library_that_needs_what_is_left_out_gets_it() -> None:
+def test_a_library_that_needs_a_module_left_out_gets_it() -> None:
     code = (
         "import os, runpy, sys\n"
         "sys.modules['queue_runner.web.serve'] = None\n"
