@@ -71,6 +71,8 @@ _COLUMN_WIDTH = 40
 
 ALIASES = {"add": "submit", "kill": "cancel", "log": "logs", "ls": "list", "ps": "status", "rm": "delete"}
 RENAMED = {
+    "config get": "config list",
+    "config path": "config list",
     "continue": "resume",
     "drain": "pause --when-done",
     "gallery": "report gallery",

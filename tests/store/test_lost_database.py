@@ -80,7 +80,7 @@ def test_nothing_is_begun_where_a_queue_was(queue: Queue, mpsq: Cli, how: str) -
         ran = mpsq(*command.split())
         assert ran.code == DamageError.exit_code and str(queue.layout.db) in ran.err, (command, ran)
         assert "1 run" in ran.err and f"mpsq db restore restores the newest backup, {saved.name}" in ran.err, command
-    for command in ("help", "submit --help", "config get poll_s", "db path", "completion bash"):
+    for command in ("help", "submit --help", "config list", "db path", "completion bash"):
         assert mpsq(*command.split()).code == 0, command
     with pytest.raises(DamageError):
         Client().submit(command=["true"])
