@@ -178,7 +178,8 @@ def test_an_empty_database_is_not_saved(queue: Queue) -> None:
     until(queue.layout.fifo.exists, "the worker to have the database open")
     (other := queue.folder / "other.db").write_bytes(queue.layout.db.read_bytes())
     other.replace(queue.layout.db)
-    assert worker.wait() == 1 and not backup.stored(queue.layout.backups)
+    assert worker.wait() == 1
+    assert not [path for path in backup.stored(queue.layout.backups) if backup.RESCUED in path.name], queue.log()
 
 
 def test_what_a_worker_has_stored_outlives_its_home(
