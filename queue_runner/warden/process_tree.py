@@ -292,10 +292,11 @@ class Termination:
         self.began = awake()
         self.sent: set[tuple[int, float, int]] = set()
 
-    def step(self) -> bool:
-        """Send the signals that are due. Return True once two scans in a row find no process."""
+    def step(self, *, sure: bool = False) -> bool:
+        """Send the signals that are due. Return True once two scans in a row find no process; one, if it is `sure` that
+        no process starts another meanwhile."""
         left = self.find()
-        if not left and not self.find():
+        if not left and (sure or not self.find()):
             return True
         passed = awake() - self.began
         number = signal.SIGINT if passed < self.int_s else signal.SIGTERM if passed < self.term_s else signal.SIGKILL

@@ -325,9 +325,7 @@ class Run:
         try:
             while True:
                 self.reap()
-                if self.adopts and self.childless and not self.tree.find():  # what others have started for the run
-                    return True
-                nothing_seen = ending.step()
+                nothing_seen = ending.step(sure=self.adopts and self.childless)
                 self.reap()  # the last ones too: init may be slow
                 if nothing_seen and self.childless:
                     return True
