@@ -41,13 +41,12 @@ def main(number: str) -> int:
                 if not worker.recv(1, socket.MSG_PEEK):
                     return 0
                 reach("warden.requested")
-                pid, has_read = _fork(worker, (ring, bell))
-                if has_read:
-                    reach("warden.forked")
-                    worker.sendall(b"%d\n" % pid)
-                else:
-                    if pid < 0:
-                        worker.sendall(b"%d\n" % pid)
+                answer = _fork(worker, (ring, bell))
+                if answer is None:
+                    return 0
+                reach("warden.forked")
+                worker.sendall(b"%d\n" % answer)
+                if answer < 0:
                     return 0
     except ConnectionError:
         return 0
@@ -64,13 +63,13 @@ def _report_ended(worker: socket.socket) -> None:
         worker.sendall(b"%d %d\n" % (pid, os.waitstatus_to_exitcode(status)))
 
 
-def _fork(worker: socket.socket, not_inherited: tuple[int, int]) -> tuple[int, bool]:
-    """Fork a warden. Return its process id, or minus the number of the error, and whether it has read its request."""
+def _fork(worker: socket.socket, not_inherited: tuple[int, int]) -> int | None:
+    """Fork a warden. Return its process id, minus the number of the error, or None if it has not read its request."""
     try:
         heard, tells = os.pipe()
         pid = os.fork()
     except OSError as refused:
-        return -(refused.errno or 1), False
+        return -(refused.errno or 1)
     if pid == 0:
         code = 1
         try:
@@ -98,7 +97,7 @@ def _fork(worker: socket.socket, not_inherited: tuple[int, int]) -> tuple[int, b
     os.close(tells)
     has_read = bool(os.read(heard, 1))
     os.close(heard)
-    return pid, has_read
+    return pid if has_read else None
 
 
 def _read_request(worker: socket.socket) -> tuple[str, list[int]]:
