@@ -166,7 +166,6 @@ class Supervisor:
 
     def sample_load(self, wardens: Collection[int], *, running: bool) -> None:
         """Sample the machine's load, excluding the given wardens of the queue."""
-        self.warden_pid()
         self._gate.observe(wardens, running=running)
 
     # -- its locks ----------------------------------------------------------------------------------------------------
