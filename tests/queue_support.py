@@ -11,7 +11,7 @@ from typing import Any
 
 import psutil
 
-from queue_runner.host import processes
+from queue_runner.host import locks, processes
 from queue_runner.model import parse_selector
 from queue_runner.monitor import explanation
 from queue_runner.paths import Layout
@@ -58,6 +58,11 @@ class Queue:
             worker = forked_programs.worker(arguments, {**os.environ, **self._stopping(stop_at)}, log, module)
         self._programs.append(worker)
         return worker
+
+    def adopted_by(self, worker: forked_programs.Worker) -> None:
+        """Wait until this worker holds the queue."""
+        lock = locks.worker_lock_path(self.layout.home)
+        until(lambda: (locks.read_holder(lock) or {}).get("pid") == worker.pid, "the new worker")
 
     def command(self, *arguments: str, stop_at: str = "") -> forked_programs.Command:
         """Start an mpsq command with its output in pipes; with `stop_at`, it stops itself there."""

@@ -15,7 +15,7 @@ CALLS = frozenset(
 )
 """The calls that are compared: of files, locks and the store, and the start of a process."""
 _IGNORED = re.compile(r"reserve|/proc|/dev/|\.log\b|pycache|pipe|config\.toml|/cache/|notes\.json|snapshots")
-"""What the simulation leaves out: logs, the reserve of disk space."""
+"""Paths that the simulation does not have: logs, the reserve of disk space."""
 
 _SAMPLES = re.compile(r"sql BEGIN IMMEDIATE\n(sql INSERT INTO conditions.*\n)+sql COMMIT\n")
 """A transaction that stores samples of the machine, which only a real worker takes."""

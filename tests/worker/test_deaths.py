@@ -9,7 +9,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-from queue_runner.host import locks
 from queue_runner.host.warden_records import NotedProcess
 from tests.process_support import SETSID, variables_of
 from tests.queue_support import Queue, until, warden_pid
@@ -136,8 +135,7 @@ def test_the_worker_is_killed_in_mid_run_and_the_next_one_adopts(queue: Queue) -
     until(queue.written, "the job")
     worker.kill()
     worker.wait()
-    next_one = queue.worker()
-    until(lambda: (locks.read_holder(locks.worker_lock_path(queue.layout.home)) or {}).get("pid") == next_one.pid)
+    queue.adopted_by(queue.worker())
     assert [row["state"] for row in queue.rows()] == ["RUNNING"]
     (queue.folder / "go").touch()
     (row,) = queue.done()

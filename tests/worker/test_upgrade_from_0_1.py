@@ -15,7 +15,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-from queue_runner.host import locks
 from queue_runner.paths import Layout
 from queue_runner.store import read
 from tests.queue_support import ANY_MACHINE, Queue, until, warden_pid
@@ -81,9 +80,7 @@ def test_a_run_held_by_its_warden_is_adopted_and_its_snapshots_run(queue: Queue,
         worker.kill()
         worker.wait()
     (queue.folder / "data.py").write_text("WORD = 'new'\n")
-    new = queue.worker("", "--until-idle")
-    lock = locks.worker_lock_path(queue.layout.home)
-    until(lambda: (locks.read_holder(lock) or {}).get("pid") == new.pid, "the new worker")
+    queue.adopted_by(queue.worker("", "--until-idle"))
     (queue.folder / "go").touch()
     until(lambda: read.schema_revision(queue.layout.db) == read.HEAD, "the upgrade, once the run has ended")
     rows = queue.done(2)

@@ -1,4 +1,4 @@
-"""The process that forks wardens may die, stand still or refuse at any moment: no run is lost, and none runs twice."""
+"""The process that forks wardens may die, stop or refuse at any moment: no run is lost, and none runs twice."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-from queue_runner.host import locks
 from queue_runner.host.run_dir import RunDir
 from queue_runner.warden.instructions import FDS_WORD, REQUEST_END, SOMETHING_LEFT
 from queue_runner.worker import warden_starter
@@ -91,8 +90,7 @@ def test_its_worker_dies_while_it_stands_still(queue: Queue, point: str) -> None
     starter = queue.stopped(point)
     worker.kill()
     worker.wait()
-    next_one = queue.worker()
-    until(lambda: (locks.read_holder(locks.worker_lock_path(queue.layout.home)) or {}).get("pid") == next_one.pid)
+    queue.adopted_by(queue.worker())
     os.kill(starter, signal.SIGCONT)
     check_ran_once(queue)
     until(lambda: not is_there(starter), "its end")
