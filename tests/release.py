@@ -98,11 +98,12 @@ def submit_to_report(mpsq: Sequence[str | Path], folder: Path, env: Mapping[str,
         raise ReleaseError("the wheel brings no workloads")
 
 
-def address(root: Path = ROOT) -> None:
-    """Raise ReleaseError unless pyproject.toml names the repository's address."""
+def by_hand(root: Path = ROOT) -> list[str]:
+    """What remains to be done after this, in order."""
+    version = queue_runner.__version__
     source = tomllib.loads((root / "pyproject.toml").read_text("utf-8"))["project"]["urls"]["Source"]
-    if ".example/" in source:
-        raise ReleaseError(f"{source} is a placeholder: write the repository's address into pyproject.toml")
+    placeholder = [f"write the repository's address for {source} into pyproject.toml"] if ".example/" in source else []
+    return [*placeholder, f"git tag v{version}", "the upload"]
 
 
 def tried(wheel: Path, folder: Path) -> list[str]:
@@ -142,7 +143,6 @@ def tried(wheel: Path, folder: Path) -> list[str]:
 def main() -> int:
     try:
         changelog()
-        address()
         wheel = build()
         print(f"built and checked: {', '.join(sorted(path.name for path in DIST.iterdir()))}", flush=True)
         with tempfile.TemporaryDirectory(prefix="mpsq-release-") as folder:
@@ -150,7 +150,7 @@ def main() -> int:
     except ReleaseError as error:
         print(f"not ready for a release: {error}", file=sys.stderr)
         return 1
-    print(f"ready: mpsq {queue_runner.__version__}; by hand remain git tag v{queue_runner.__version__} and the upload")
+    print(f"ready: mpsq {queue_runner.__version__}; by hand: {'; '.join(by_hand())}")
     return 0
 
 
