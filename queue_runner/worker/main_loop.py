@@ -10,6 +10,7 @@ import argparse
 import contextlib
 import logging
 import os
+import pickle
 import resource
 import signal
 import socket
@@ -433,13 +434,40 @@ def _migrate(layout: paths.Layout) -> None:
     logged = False
     while True:
         try:
-            migrate.ensure(layout, holds_worker_lock=True)
+            if read.schema_revision(layout.db) != read.HEAD:
+                _migrate_in_child(layout)
             return
         except RunActive as error:
             if not logged:
                 log.info("%s; the worker starts when it has ended", error.message)
             logged = True
             time.sleep(BUSY_TICK_S)
+
+
+def _migrate_in_child(layout: paths.Layout) -> None:
+    """Migrate in a child process: SQLAlchemy and Alembic would keep 25 MB of this one as long as it lives.
+
+    Raises: MpsqError as `migrate.ensure`.
+    """
+    reader, writer = os.pipe()
+    child = os.fork()
+    if not child:
+        error: BaseException | None = None
+        try:
+            migrate.ensure(layout, holds_worker_lock=True)
+        except BaseException as raised:
+            error = raised
+        with contextlib.suppress(Exception):
+            os.write(writer, pickle.dumps(error))
+        os._exit(0)
+    os.close(writer)
+    with open(reader, "rb") as answer:
+        pickled = answer.read()
+    os.waitpid(child, 0)
+    if not pickled:
+        raise MpsqError("the upgrade of the database ended early", "start the worker again: it goes on with it")
+    if error := pickle.loads(pickled):
+        raise error
 
 
 def _refuse_damaged(layout: paths.Layout) -> None:

@@ -9,6 +9,7 @@ warden) and takes milliseconds.
 from __future__ import annotations
 
 import calendar
+import functools
 import json
 import logging
 import os
@@ -150,6 +151,7 @@ def adapt() -> None:
     lane_list.resolve = lambda setting, *_: (_lanes(setting), [])  # type: ignore[assignment]
     plan._take_snapshots = lambda layout, planned: [Taken(None) for _ in planned.jobs]
     steps.WardenStarter = _Starter  # type: ignore[assignment, misc]
+    main_loop._migrate_in_child = functools.partial(migrate.ensure, holds_worker_lock=True)  # a real child, otherwise
     backups._mtime = _mtime
     sqlite_files.install()
     extensions.installed()  # the first call reads files of other packages

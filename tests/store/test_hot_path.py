@@ -4,6 +4,7 @@ Alembic."""
 from __future__ import annotations
 
 import ast
+import os
 import re
 import sqlite3
 import subprocess
@@ -16,6 +17,7 @@ import pytest
 
 from queue_runner.paths import Layout
 from queue_runner.store import hot_sql, schema, statements
+from queue_runner.store.read import HEAD, schema_revision
 from tests.queue_support import Queue
 
 
@@ -89,13 +91,31 @@ def test_a_submission_imports_no_sqlalchemy(layout: Layout, words: list[str]) ->
 
 
 @pytest.mark.process
-def test_a_worker_imports_no_sqlalchemy(queue: Queue) -> None:
+@pytest.mark.parametrize("is_new", [False, True])
+def test_a_worker_keeps_no_large_library(queue: Queue, tmp_path: Path, is_new: bool) -> None:
+    """Nor does one that has created or upgraded its database."""
     queue.submit("true")
     queue.submit("exit 1")
     code = (
-        "import sys; from queue_runner.worker.main_loop import main;"
-        "print(main(['--until-idle']), *sorted({'sqlalchemy', 'alembic'} & set(sys.modules)))"
+        "import atexit, runpy, sys; sys.argv[1:] = ['--until-idle'];"
+        "large = {'sqlalchemy', 'alembic', 'asyncio', 'ssl'};"
+        "atexit.register(lambda: print('kept:', *sorted(large & set(sys.modules))));"
+        "runpy.run_module('queue_runner.worker', run_name='__main__')"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
-    assert done.stdout.splitlines()[-1] == "0", done.stdout + done.stderr
-    assert [row["outcome"] for row in queue.done(2)] == ["SUCCEEDED", "FAILED"]
+    env = {**os.environ, "MPSQ_HOME": str(tmp_path / "new")} if is_new else None
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, timeout=60)
+    assert (done.returncode, done.stdout.strip()) == (0, "kept:"), done.stderr
+    if is_new:
+        assert schema_revision(Layout(tmp_path / "new").db) == HEAD
+    else:
+        assert [row["outcome"] for row in queue.done(2)] == ["SUCCEEDED", "FAILED"]
+
+
+@pytest.mark.process
+def test_a_newer_database_is_refused_by_the_worker(queue: Queue) -> None:
+    """The error of the child that upgrades is the worker's."""
+    queue.submit("true")
+    with sqlite3.connect(queue.layout.db) as newer:
+        newer.execute("UPDATE alembic_version SET version_num = '9999'")
+    done = subprocess.run([sys.executable, "-m", "queue_runner.worker"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 4 and "newer" in done.stderr and "Traceback" not in done.stderr, done.stderr

@@ -46,7 +46,7 @@ def set_back(old: sqlite3.Connection, version: str) -> None:
     """Let a database seem to have this earlier schema, where what came later does not show: migrations 0016 and 0018
     change columns."""
     old.execute("UPDATE alembic_version SET version_num = ?", [version])
-    for dropped in ("TRIGGER runs_follow_their_job", "INDEX runs_queue"):  # 0021
+    for dropped in ("INDEX runs_elsewhere", "TRIGGER runs_follow_their_job", "INDEX runs_queue"):  # 0022, 0021
         old.execute(f"DROP {dropped}")
     old.execute("ALTER TABLE runs DROP COLUMN job_priority")
     old.execute("CREATE INDEX runs_queue ON runs (lane, position) WHERE state = 'QUEUED'")
