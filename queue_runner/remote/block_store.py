@@ -25,6 +25,8 @@ from queue_runner.store.engine import Connection
 from queue_runner.store.jobs import Claimed, move, places
 
 _RUNS = "SELECT id, job_id, number, state, claimed_at, started_at, coalesce(token, ''), cancel_requested_at FROM runs"
+_ELSEWHERE = f"state <> 'DONE' AND lane GLOB '{REMOTE_GLOB}'"
+"""What the index runs_elsewhere has: it is used only if the statement has its very words."""
 _CHOSEN = "(SELECT value FROM json_each(?))"
 _ENDED_ELSEWHERE = f"""
 SELECT r.id FROM runs r JOIN jobs j ON j.id = r.job_id
@@ -66,14 +68,13 @@ class BlockRun(Struct, frozen=True):
 
 def open_lanes(connection: Connection) -> list[str]:
     """Return the names of the lanes that have runs which are not DONE."""
-    sql = "SELECT DISTINCT lane FROM runs WHERE state <> 'DONE' AND lane GLOB ? ORDER BY lane"
-    return connection.column(sql, [REMOTE_GLOB])
+    return connection.column(f"SELECT DISTINCT lane FROM runs WHERE {_ELSEWHERE} ORDER BY lane")
 
 
 def something_waits(connection: Connection) -> bool:
     """Return whether a run of a remote lane is waiting to be sent or under way."""
-    sql = "SELECT 1 FROM runs WHERE state IN ('QUEUED', 'RUNNING') AND lane GLOB ? LIMIT 1"
-    return connection.row(sql, [REMOTE_GLOB]) is not None
+    sql = f"SELECT 1 FROM runs INDEXED BY runs_elsewhere WHERE {_ELSEWHERE} AND state <> 'HELD' LIMIT 1"
+    return connection.row(sql) is not None
 
 
 def open_tokens(connection: Connection) -> set[str]:

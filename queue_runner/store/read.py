@@ -35,7 +35,7 @@ _FULL_BELOW_BYTES = 1 << 20
 _RUN = re.compile(r"\d+\.\d+(-\d+)?")
 _BACKUP = re.compile(r"(mpsq|replaced)-.*\.db")
 
-HEAD = "0021"
+HEAD = "0022"
 """The schema revision that this code reads and writes: the newest migration. Here so that readers start fast."""
 
 
@@ -360,8 +360,8 @@ GROUP BY r.lane ORDER BY min(r.id)
 
 def remote_lanes(connection: sqlite3.Connection) -> dict[str, RemoteLane]:
     """Return the lanes of other machines with runs that are not DONE by name, in the order of their submission."""
-    sql = "SELECT DISTINCT lane FROM runs WHERE state <> 'DONE' AND lane GLOB ?"
-    if not (names := [name for (name,) in tuples(connection, sql, [REMOTE_GLOB])]):
+    sql = f"SELECT DISTINCT lane FROM runs WHERE state <> 'DONE' AND lane GLOB '{REMOTE_GLOB}'"
+    if not (names := [name for (name,) in tuples(connection, sql)]):
         return {}
     return {row[0]: RemoteLane(*row) for row in tuples(connection, _REMOTE_LANES, [json.dumps(names)])}
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import shutil
+import sqlite3
 import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -36,6 +38,22 @@ pytestmark = pytest.mark.process
 @pytest.fixture
 def front(layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Front:
     return Front(layout, tmp_path / "shared", monkeypatch)
+
+
+def test_lanes_of_other_machines_are_found_by_their_index(front: Front) -> None:
+    """However many runs wait here."""
+    statements: list[str] = []
+    with sqlite3.connect(front.layout.db) as database:
+        database.set_trace_callback(statements.append)
+        read.remote_lanes(database)
+        connection: Any = SimpleNamespace(column=lambda sql: database.execute(sql).fetchall())
+        connection.row = lambda sql: database.execute(sql).fetchone()
+        assert block_store.open_lanes(connection) and block_store.something_waits(connection)
+        database.set_trace_callback(None)
+        first, _, *others = statements
+        for sql in (first, *others):
+            plan = "; ".join(row[-1] for row in database.execute(f"EXPLAIN QUERY PLAN {sql}"))
+            assert "runs_elsewhere" in plan, f"{sql}: {plan}"
 
 
 def test_a_block_that_was_made_void_has_not_started(front: Front) -> None:
