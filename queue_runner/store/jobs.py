@@ -258,15 +258,15 @@ def submit(
     """
     group_id = add_group(connection, title, seed)
     environments = EnvironmentJson()
-    specs: list[JobSpec] = []
+    elsewhere: dict[int, JobSpec] = {}
     head, last = places(connection)
     now = time.time()
     ids: list[int] = []
     starts: list[tuple[Verb, float | None]] = []
     for batch in batches(new, _BATCH):
+        elsewhere |= {index: job.spec for index, job in enumerate(batch, start=len(ids)) if job.spec.on}
         ids += (added := _add_jobs(connection, group_id, batch, environments))
         starts += [(_submitting(job), job.terms.not_before_at) for job in batch]
-        specs += [job.spec for job in batch]
         events = (
             _event(now, id, None, actor, _submitting(job), None, TRANSITIONS[_submitting(job)].target, None, title)
             for id, job in zip(added, batch, strict=True)
@@ -279,7 +279,7 @@ def submit(
             "number": number,
             "repeat": max(number, 1),
             "attempt": min(number, 1),
-            "lane": lane_of(specs[index], group_id, max(number, 1)),
+            "lane": lane_of(elsewhere[index], group_id, max(number, 1)) if index in elsewhere else DEFAULT_LANE,
             "position": position,
             "state": TRANSITIONS[starts[index][0]].target,
             "created_at": now,

@@ -224,7 +224,9 @@ def _refuse_circles(
     waits: Sequence[Mapping[str, Condition]], named: Mapping[str, Sequence[int]], lines: Sequence[Line]
 ) -> None:
     """Raise UsageError for a dependency cycle."""
-    graph = dict[int | str, Iterable[int | str]]([*enumerate(waits), *named.items()])
+    waiting = {number: names for number, names in enumerate(waits) if names}  # only these can be in a cycle
+    nodes = [(name, numbers) for name, numbers in named.items() if not waiting.keys().isdisjoint(numbers)]
+    graph = dict[int | str, Iterable[int | str]]([*waiting.items(), *nodes])
     try:
         graphlib.TopologicalSorter(graph).prepare()
     except graphlib.CycleError as error:
