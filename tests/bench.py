@@ -218,7 +218,8 @@ def ended(process: subprocess.Popen[bytes], begin: float) -> tuple[float, float]
 
 def row(what: str, limit: str, values: Sequence[float], unit: str) -> str:
     middle = statistics.median(values)
-    return f"| {what} | {limit} | {middle:.4g} {unit} | {min(values):.4g} to {max(values):.4g} | {len(values)} |"
+    spread = f"{min(values):.4g}-{max(values):.4g} ({len(values)})" if len(values) > 1 else ""
+    return f"{what} | {limit} | {middle:.4g} {unit} | {spread}".rstrip(" ")
 
 
 def main() -> None:
@@ -241,7 +242,7 @@ def main() -> None:
             took, rss = from_file(cwd, line, 100_000, 2)
             rows += [
                 row(f"the same, of 100,000 {what}", bound, took, "s"),
-                row("the same, memory at its highest", "200 MB", rss, "MB"),
+                row("its peak memory", "200 MB", rss, "MB"),
             ]
         big = big_repository(cwd)
         submit, copy = ["submit", "--", "/usr/bin/true"], ["submit", "--snapshot", "copy", "--", "/usr/bin/true"]
@@ -288,7 +289,7 @@ def main() -> None:
     machine = f"{platform.machine()}, {os.cpu_count()} cores"
     print(f"{machine}, Python {platform.python_version()}, SQLite {sqlite3.sqlite_version}.\n")
     print("A negative latency: the job's first instruction ran before `mpsq submit` had returned to the shell.\n")
-    print("| what | at most | median | range | n |\n|---|--:|--:|--:|--:|")
+    print("what | at most | median | range (n)\n---|--:|--:|--:")
     print("\n".join([*rows, "", *web, "", *peers]))
 
 

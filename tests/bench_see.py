@@ -47,7 +47,7 @@ def rows(cwd: Path, row: Callable[..., str], until: Callable[[Callable[[], bool]
     until(lambda: _left() == 0)
     return [
         row(f"`mpsq logs --tail {TAIL}` of a log of 1 GiB", "300 ms", seconds, "ms"),
-        row("the same, memory at its highest", "50 MB", rss, "MB"),
+        row("its peak memory", "50 MB", rss, "MB"),
         row("a line written by a job -> printed by `mpsq logs -f`", "500 ms", late, "ms"),
         row("`mpsq status --watch` beside a run, CPU", "1 %", [cpu], "% of a core"),
         row("the same, memory", "50 MB", [memory], "MB"),
