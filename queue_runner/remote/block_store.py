@@ -89,7 +89,9 @@ def lanes_by_token(connection: Connection) -> dict[str, str]:
 
 
 def ready(connection: Connection, lane: str, now: float) -> list[int]:
-    """Return the runs of a lane that may start and were not sent, in their order."""
+    """Return the runs of a lane that may start and were not sent, in their order; none while the queue is paused."""
+    if DEFAULT_LANE in lane_claims.paused(connection):
+        return []
     sql = "SELECT id FROM runs WHERE lane = ? AND token IS NULL AND cancel_requested_at IS NULL"
     unsent = {*connection.column(sql, [lane])}
     return [run.run_id for run in lane_claims.waiting(connection, now, lane) if run.run_id in unsent]

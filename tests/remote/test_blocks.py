@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from queue_runner.control import cancellation
+from queue_runner.control import cancellation, pausing
 from queue_runner.errors import MpsqError
 from queue_runner.host import job_environments
 from queue_runner.model import parse_selector
@@ -54,6 +54,16 @@ def test_lanes_of_other_machines_are_found_by_their_index(front: Front) -> None:
         for sql in (first, *others):
             plan = "; ".join(row[-1] for row in database.execute(f"EXPLAIN QUERY PLAN {sql}"))
             assert "runs_elsewhere" in plan, f"{sql}: {plan}"
+
+
+def test_a_paused_queue_sends_nothing(front: Front) -> None:
+    """Until it is resumed."""
+    assert pausing.pause_lane(front.layout, "by hand")
+    front.blocks.step()
+    assert front.target.sent == [] and front.row()["state"] == "QUEUED"
+    pausing.pause_lane(front.layout, None)
+    front.blocks.step()
+    assert len(front.target.sent) == 1
 
 
 def test_a_block_that_was_made_void_has_not_started(front: Front) -> None:
