@@ -24,7 +24,7 @@ from queue_runner.host.processes import Process, Traces
 from queue_runner.host.run_dir import RunDir
 from queue_runner.worker import warden_starter
 from tests.events_support import whole_lines
-from tests.patience import until
+from tests.patience import UNTIL_S, patience, until
 
 PYTHON = [sys.executable, "-u", "-I", "-S", "-c"]
 """A trainer that starts fast; append the program."""
@@ -110,7 +110,8 @@ class StartedWarden:
 
     def __init__(self, folder: Path, lane_fds: list[int]) -> None:
         self._starter = warden_starter.WardenStarter(folder)
-        pid = self._starter.spawn(RunDir(folder), lane_fds)
+        with mock.patch.object(warden_starter, "ANSWER_S", patience(UNTIL_S)):
+            pid = self._starter.spawn(RunDir(folder), lane_fds)
         assert pid is not None, (folder / "warden" / "warden.log").read_text()
         self.pid = pid
         self.returncode: int | None = None

@@ -22,6 +22,7 @@ from queue_runner.ingest.outcome import of_exit
 from queue_runner.model import Outcome
 from queue_runner.monitor import log_files
 from queue_runner.monitor.log_text import Text
+from tests.patience import patience
 from tests.process_support import WardenRun, a_fifo, identity, is_alive, is_there, needs_linux, python, state_of, until
 
 pytestmark = pytest.mark.process
@@ -42,9 +43,9 @@ def test_a_trainer_that_ends_well(warden_run: Make, tmp_path: Path) -> None:
     assert (exit_["v"], exit_["run"], exit_["boot_id"], exit_["stopped"]) == (1, "1.1", boot_id(), False)
     assert exit_["oom_killed"] is False
     assert exit_["paused_s"] == 0
-    assert exit_["slept_s"] < 0.5
-    assert 0 < exit_["real_s"] < 10
-    assert abs(exit_["ended_at"] - exit_["started_at"] - exit_["real_s"]) < 0.5
+    assert exit_["slept_s"] < patience(0.5)
+    assert 0 < exit_["real_s"] < patience(10)
+    assert abs(exit_["ended_at"] - exit_["started_at"] - exit_["real_s"]) < patience(0.5)
     assert exit_["user_s"] + exit_["sys_s"] <= exit_["real_s"] + 0.02
     assert exit_["output_bytes"] == len(run.stdout) + len(run.stderr)
     assert (run.stdout, run.stderr) == (f"out\n{run.spec['cwd']}\n", "err\n")
@@ -174,7 +175,7 @@ def test_the_real_time_is_that_of_the_program_not_of_its_warden(warden_run: Make
     cwd = Path(run.spec["cwd"])
     (run.folder / "warden").mkdir(exist_ok=True)
     command = [sys.executable, "-c", REAL_TIME, str(run.folder)]
-    result = subprocess.run(command, input=json.dumps(run.spec), cwd=cwd, capture_output=True, text=True, timeout=60)
+    result = subprocess.run(command, input=json.dumps(run.spec), cwd=cwd, capture_output=True, text=True)
     assert result.stdout.strip() == "[true, true, true]", result.stderr
 
 
@@ -317,21 +318,22 @@ def test_timeout(warden_run: Make) -> None:
     exit_ = warden_run(FOREVER, timeout_s=0.3).start().wait()
     assert (exit_["stop"]["cause"], exit_["stopped"]) == ("timeout", True)
     assert exit_["stop"]["detail"] == "it ran longer than 0.3 s"
-    assert 0.3 <= exit_["real_s"] < 5
+    assert 0.3 <= exit_["real_s"] < patience(60)
 
 
 def test_a_pause_counts_neither_for_timeout_nor_for_stall(warden_run: Make) -> None:
-    run = warden_run(FOREVER, timeout_s=0.8, stall_s={"*": 0.7}).start()
+    timeout_s, stall_s = patience(0.8), patience(0.7)
+    run = warden_run(["sh", "-c", "kill -STOP $$; exec sleep 600"], timeout_s=timeout_s, stall_s={"*": stall_s}).start()
     trainer = run.trainer()
-    os.kill(trainer.pid, signal.SIGSTOP)
+    until(lambda: state_of(trainer.pid) == "T", "the pause")
     paused = time.monotonic()
-    until(lambda: time.monotonic() - paused > 1.2, "a pause longer than both limits")
+    until(lambda: time.monotonic() - paused > 1.5 * timeout_s, "a pause longer than both limits")
     assert is_alive(trainer) and run.read("stop") is None
     os.kill(trainer.pid, signal.SIGCONT)
     exit_ = run.wait()
     assert exit_["stop"]["cause"] in ("stall", "timeout")  # which of the two is a matter of 0.1 s
-    assert 1.1 < exit_["paused_s"] < exit_["real_s"]
-    assert exit_["real_s"] - exit_["paused_s"] >= 0.7
+    assert 1.4 * timeout_s < exit_["paused_s"] < exit_["real_s"]
+    assert exit_["real_s"] - exit_["paused_s"] >= stall_s
 
 
 def test_a_trainer_killed_while_paused(warden_run: Make) -> None:
@@ -347,15 +349,17 @@ def test_a_trainer_killed_while_paused(warden_run: Make) -> None:
 
 EVENTS = """
 import json, os, time
-def say(**event): os.write(events, json.dumps(event, separators=(",", ":")).encode() + b"\\n")
+def line(**event): return json.dumps(event, separators=(",", ":")).encode() + b"\\n"
+def say(**event): os.write(events, line(**event))
 events = os.open(os.environ["MPSQ_EVENTS"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 """
 
 
 def test_stall_goes_by_phase(warden_run: Make) -> None:
     program = EVENTS + (
-        "say(type='phase', name='measure', edge='begin'); say(type='iter', i=0, phase='measure')\n"
-        "say(type='phase', name='eval', edge='begin'); time.sleep(0.9); say(type='phase', name='eval', edge='end')\n"
+        "begins = line(type='phase', name='measure', edge='begin') + line(type='iter', i=0, phase='measure')\n"
+        "os.write(events, begins + line(type='phase', name='eval', edge='begin'))\n"  # at once: no stall in between
+        "time.sleep(0.9); say(type='phase', name='eval', edge='end')\n"
         "time.sleep(60)\n"
     )
     exit_ = warden_run(python(program), stall_s={"measure": 0.4, "eval": 30.0, "*": 20.0}).start().wait()
@@ -366,7 +370,13 @@ def test_stall_goes_by_phase(warden_run: Make) -> None:
 
 def test_a_chatting_trainer_does_not_stall_but_with_events_stdout_is_no_chat(warden_run: Make) -> None:
     talk = "end = time.monotonic() + 1.2\nwhile time.monotonic() < end:\n    print('x', flush=True); time.sleep(0.05)\n"
-    assert warden_run(python("import time\n" + talk), stall_s={"*": 0.5}).start().wait()["exit_code"] == 0
+
+    def chats() -> bool:
+        """On a busy machine it may be silent for too long: then it tries again."""
+        run = warden_run(python("import time\n" + talk), stall_s={"*": 0.5})
+        return bool(run.start().wait()["exit_code"] == 0)
+
+    until(chats, "a chat without a long silence")
     exit_ = warden_run(python(EVENTS + "say(type='hello')\n" + talk), stall_s={"*": 0.5}).start().wait()
     assert exit_["stop"]["cause"] == "stall"
 
@@ -630,7 +640,7 @@ if os.environ.get("MPSQ_PREPARE"):
     until((folder / "there").exists, "the preparation")
     (run.folder / "suspend").touch()
     until(lambda: run.read("suspended"), "the suspension")
-    assert state_of(run.noted()[0]["pid"]) == "T"
+    until(lambda: state_of(run.noted()[0]["pid"]) == "T", "its stop")
     (run.folder / "suspend").unlink()
     (folder / "go").touch()
     exit_ = run.wait()

@@ -17,6 +17,7 @@ from queue_runner.host.run_dir import RunDir
 from queue_runner.warden.instructions import FDS_WORD, REQUEST_END, SOMETHING_LEFT
 from queue_runner.worker import warden_starter
 from queue_runner.worker.warden_starter import WardenStarter, _ForkServer
+from tests.patience import UNTIL_S, patience
 from tests.process_support import is_there
 from tests.queue_support import Queue, until, warden_pid
 
@@ -122,6 +123,7 @@ def starter(tmp_path: Path) -> Iterator[WardenStarter]:
 @pytest.fixture
 def spawn(starter: WardenStarter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Spawn:
     """Start a warden whose supervision is this Python instead, with `folder` and `lane`, on a lane of 300 locks."""
+    monkeypatch.setattr(warden_starter, "ANSWER_S", patience(UNTIL_S))
     (tmp_path / "warden").mkdir()
     *modules, forks = marshal.loads(warden_starter.warden_code())
 
@@ -204,14 +206,15 @@ def test_one_that_has_died_is_replaced(spawn: Spawn, starter: WardenStarter) -> 
 
 
 def test_it_rests_once_its_wardens_have_ended(
-    spawn: Spawn, starter: WardenStarter, monkeypatch: pytest.MonkeyPatch
+    spawn: Spawn, starter: WardenStarter, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(warden_starter, "REST_S", 0.0)
-    pid = spawn("time.sleep(0.5)\n    return 0")
+    pid = spawn("while not os.path.exists(folder + '/go'): time.sleep(0.01)\n    return 0")
     assert pid is not None
     before = starter.get_ready()
     starter.rest()
     assert before.is_alive
+    (tmp_path / "go").touch()
     assert starter.exit_code(pid, 60.0) is not None
     starter.rest()
     assert starter.get_ready() is not before
