@@ -34,10 +34,13 @@ for number in range(int(sys.argv[2])):
     print(plan.store(layout, plan.plan(request)).jobs[0], flush=True)
 """
 TIMED_SUBMITTER = """
-import sys, time
+import pathlib, sys, time
 from queue_runner.host.home import ensure_home
 from queue_runner.submit import plan
 from tests.submit_support import requested
+pathlib.Path(sys.argv[3], f"ready {sys.argv[1]}").touch()
+while not pathlib.Path(sys.argv[3], "go").exists():
+    time.sleep(0.005)
 layout = ensure_home()
 for number in range(int(sys.argv[2])):
     request = requested(argv=("/usr/bin/true",), cwd=sys.argv[3], tags=(f"{sys.argv[1]}-{number}",))
@@ -91,6 +94,8 @@ def test_eight_submitters_into_a_new_home(home: Path, tmp_path: Path) -> None:
     """All see that there is no database yet. Whoever has to create it, or to write, has its turn as often as others."""
     each = 500 if LONG else 25
     submitters = [spawn(TIMED_SUBMITTER, f"s{i}", str(each), str(tmp_path)) for i in range(SUBMITTERS)]
+    until(lambda: len(list(tmp_path.glob("ready *"))) == SUBMITTERS, "all to be ready")
+    (tmp_path / "go").touch()
     said = [process.communicate(timeout=600) for process in submitters]
     assert [(process.returncode, err) for process, (_, err) in zip(submitters, said, strict=True)] == [(0, "")] * 8
     stored = [[line.split() for line in out.splitlines()] for out, _ in said]

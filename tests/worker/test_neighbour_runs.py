@@ -18,15 +18,19 @@ from tests.queue_support import Queue, until
 pytestmark = [pytest.mark.process, needs_linux]
 
 TRAINER = """
-import sys, time
+import os, pathlib, sys, time
 sys.path.insert(0, {jobs!r})
 import mpsq_report
 report = mpsq_report.Reporter()
 report.hello(workload="stand-in", framework="torch", device="cpu", dtype="fp32", planned_iters=8)
 with report.phase("measure"):
-    for i in range({n}):
+    pathlib.Path(os.environ["MPSQ_CWD"], "began" + os.environ["MPSQ_RUN"]).touch()
+    i = left = 0
+    while left < {n}:
         time.sleep(0.02)
         report.iter(i, 0.02, 1.0, synced=True)
+        i += 1
+        left += len(list(pathlib.Path(os.environ["MPSQ_CWD"]).glob("began*"))) == 2  # both are measured
 """
 """A program without a framework, that sleeps in place of training."""
 
@@ -61,7 +65,7 @@ def taints(queue: Queue, run: str) -> dict[str, str]:
 
 def test_two_submissions_that_overlap_name_each_other(queue: Queue) -> None:
     """One that ends while the other goes on, and the one that outlasts it."""
-    for n in (40, 100):  # the second one starts in time on a busy machine, too
+    for n in (40, 100):
         plan.store(queue.layout, plan.Plan("test", 1, (NewJob(spec(queue, n)),)))
     queue.worker("", "--until-idle").wait()
     until(lambda: all(row["state"] == "DONE" for row in queue.rows()))
