@@ -74,10 +74,20 @@ def test_it_continues_by_itself_when_there_is_space(queue: Queue) -> None:
     assert queue.written() == ["ran"] and blocked(queue) == ""
 
 
+ANY_TIME = """
+import sys
+from queue_runner.worker import group_guard
+from queue_runner.worker.main_loop import main
+group_guard.AT_ONCE_S = 600.0
+sys.exit(main(["--until-idle"]))
+"""
+"""A worker for which runs fail at once however long a busy machine takes."""
+
+
 def test_three_runs_that_fail_at_once_hold_their_group(queue: Queue, mpsq: Cli) -> None:
     queue.submit("echo tried >> $J; echo no such file: data.bin $$ >&2; exit 2", repeats=6, retries=1)
     queue.submit("echo other >> $J")
-    queue.worker("", "--until-idle").wait()
+    queue.worker("", ANY_TIME, module=forked_programs.CODE).wait()
     assert queue.written().count("tried") == 6 and queue.written().count("other") == 1, "three, and a retry of each"
     assert sorted(states(queue)) == ["FAILED"] * 6 + ["HELD"] * 3 + ["SUCCEEDED"], queue.log()
     said = mpsq("wait", "g1")
@@ -85,7 +95,7 @@ def test_three_runs_that_fail_at_once_hold_their_group(queue: Queue, mpsq: Cli) 
     why = mpsq.ok("why", "1.4").out
     assert "3 runs in a row (1.1, 1.2, 1.3) failed" in why and "mpsq resume" in why
     mpsq.ok("resume", "1.4", "1.5")
-    queue.worker("", "--until-idle").wait()
+    queue.worker("", ANY_TIME, module=forked_programs.CODE).wait()
     assert queue.written().count("tried") == 10, "two more and their retries: older failures do not count"
 
 
@@ -93,7 +103,7 @@ def test_three_runs_that_fail_at_once_hold_their_group(queue: Queue, mpsq: Cli) 
 def test_runs_that_meet_a_full_disk_say_so_and_hold_their_group(queue: Queue, mpsq: Cli) -> None:
     """They were FAILED(1), although there is an outcome for a full disk."""
     queue.submit("echo x > x; cp x /dev/full", repeats=5)
-    queue.worker("", "--until-idle")
+    queue.worker("", ANY_TIME, module=forked_programs.CODE)
     queue.done(3)
     until(lambda: states(queue) == ["DISK_FULL"] * 3 + ["HELD"] * 2, "the others to be held")
     why = mpsq.ok("why", "1.1").out
