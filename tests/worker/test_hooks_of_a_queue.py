@@ -6,7 +6,6 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -51,14 +50,13 @@ def test_a_hook_knows_what_happened(queue: Queue) -> None:
 
 
 def test_a_hook_that_hangs_delays_no_run(queue: Queue) -> None:
-    settings(queue, hook_done="sleep 60", hook_timeout_s=50.0)
+    settings(queue, hook_done="sleep 6000", hook_timeout_s=3600.0)
     for _ in range(4):
         queue.submit("echo ran >> $J")
     worker = queue.worker()
-    rows = queue.done(4, 20)
-    gaps = [b["started_at"] - a["ended_at"] for a, b in pairwise(rows)]
-    assert max(gaps) < 2.0 and len(queue.written()) == 4
+    queue.done(4)
     until(lambda: alive(queue), "the first call")
+    assert len(queue.written()) == 4 and "hook_done after run" not in queue.log(), "the first call goes on"
     worker.terminate()
     assert worker.wait() == 0  # two seconds for the hook, and no more
     assert "hook_done after run 1.1: it was terminated because the worker was stopped" in queue.log()
