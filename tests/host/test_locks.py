@@ -14,7 +14,7 @@ import pytest
 
 from queue_runner.errors import MpsqError
 from queue_runner.host import locks
-from tests.process_support import until
+from tests.patience import UNTIL_S, patience, until
 
 pytestmark = pytest.mark.process
 
@@ -74,7 +74,7 @@ def test_a_question_in_progress_does_not_fail_a_try(folder: Path) -> None:
     asking = os.open(path, os.O_RDONLY)
     fcntl.flock(asking, fcntl.LOCK_SH)
     threading.Timer(0.03, os.close, [asking]).start()
-    held = locks.try_lock(path)
+    held = locks.try_lock(path, patience(UNTIL_S))
     assert held is not None
 
 
@@ -92,7 +92,7 @@ def test_a_try_is_never_lost_to_those_who_ask(folder: Path) -> None:
         asker.start()
     try:
         for _ in range(100):
-            held = locks.try_lock(path)
+            held = locks.try_lock(path, patience(UNTIL_S))
             assert held is not None
             held.close()
     finally:
@@ -121,7 +121,7 @@ def test_two_never_hold_it_at_once(folder: Path, tmp_path: Path) -> None:
     for process in counters:
         process.start()
     for process in counters:
-        process.join(30)
+        process.join(patience(UNTIL_S))
     assert counter.read_text() == "300"
 
 
@@ -228,7 +228,7 @@ def test_a_stream_of_sharers_waits_for_who_needs_it_alone(folder: Path) -> None:
         sharer.start()
     try:
         for _ in range(3):
-            lock = locks.alone(path, 5.0)
+            lock = locks.alone(path, patience(UNTIL_S))
             assert lock is not None
             taken.clear()
             lock.close()

@@ -12,6 +12,7 @@ import pytest
 from queue_runner.host import linux_sensors, nvidia, run_sampler
 from queue_runner.host.background import BackgroundReader
 from queue_runner.machine_records import SensorSample
+from tests.patience import UNTIL_S, patience
 from tests.stand_in_nvml import Gpu, StandInNvml
 
 pytestmark = pytest.mark.fast
@@ -169,12 +170,12 @@ def test_a_driver_that_hangs_holds_nobody() -> None:
     def read() -> int:
         value = next(values)
         if value == 2:
-            go_on.wait(20)
+            go_on.wait(patience(UNTIL_S))
         return value
 
     beside = BackgroundReader(read)
-    assert beside.latest(20) is not None
+    assert beside.latest(patience(UNTIL_S)) is not None
     assert (beside.latest(0.0) or (0, 0))[1] == 1 and beside.is_busy(), "the old answer, while the new one is awaited"
     assert (beside.latest(0.0) or (0, 0))[1] == 1, "and no second thread"
     go_on.set()
-    assert (beside.latest(20) or (0, 0))[1] == 2
+    assert (beside.latest(patience(UNTIL_S)) or (0, 0))[1] == 2

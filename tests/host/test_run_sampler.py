@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from queue_runner.host.command import ask
 from queue_runner.host.cpu_time import CpuTimes, MachineTime, ProcessTime, Shares, used_between
 from queue_runner.machine_records import SensorSample
 from tests.host.test_apple_gpu import entry
+from tests.patience import until
 from tests.process_support import needs_linux
 
 LAPTOP = (
@@ -212,10 +212,7 @@ def test_a_short_run_has_a_sample_of_its_end() -> None:
     now[0] = 0.4
     assert sampler.at_end(0.0).known() == {}, "too short for the kernel's clock"
     now[0] = 1.5
-    found: dict[str, float] = {}
-    deadline = time.monotonic() + 20
-    while not found and time.monotonic() < deadline:  # until the kernel's sums have moved
-        found = sampler.at_end(0.01).known()
+    found = until(lambda: sampler.at_end(0.01).known(), "the kernel's sums to move")
     assert 0 <= found["others_cpu_share"] <= 1 and set(found) <= {*SensorSample.__struct_fields__}
     sampler.close()
 
@@ -253,9 +250,7 @@ def test_a_sample_of_this_machine_tells_the_job_from_the_others() -> None:
     sampler = run_sampler.Sampler(clock=lambda: now[0])
     try:
         first = sampler.sample([child.pid]).known()
-        deadline = time.monotonic() + 20
-        while _used(child.pid) < 0.15 and time.monotonic() < deadline:
-            os.sched_yield()
+        until(lambda: _used(child.pid) >= 0.15, "the child to compute")
         now[0] += 5.0
         second = sampler.sample([child.pid]).known()
     finally:
@@ -354,14 +349,13 @@ def test_the_gpu_before_a_run(answers: list[int | None], found: float | None, lo
 def test_asking_never_waits_and_never_fails(tmp_path: Path) -> None:
     asked = PolledCommand([sys.executable, "-c", "print('x' * 200_000)"], every_s=10)
     assert asked.latest(100.0) is None
-    deadline = time.monotonic() + 20
-    while (answer := asked.latest(101.0)) is None and time.monotonic() < deadline:
-        os.sched_yield()
-    assert answer and len(answer) == 200_001
+    assert len(until(lambda: asked.latest(101.0), "the answer") or "") == 200_001
     missing = PolledCommand([str(tmp_path / "none")], every_s=0)
     assert missing.latest(0.0) is None and missing.latest(1.0) is None
-    slow = PolledCommand(["sleep", "1"], every_s=1)
+    os.mkfifo(tmp_path / "end")
+    slow = PolledCommand(["cat", str(tmp_path / "end")], every_s=1)
     assert slow.latest(0.0) is None and slow.latest(60.0) is None, "one query at a time"
+    (tmp_path / "end").write_text("")
     assert ask(["false"]) is None and ask([str(tmp_path)]) is None and ask(["echo", "a"]) == "a\n"
     assert ask(["sleep", "1000"], timeout_s=0.01) is None
 

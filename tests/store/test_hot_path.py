@@ -86,7 +86,7 @@ def test_a_submission_imports_no_sqlalchemy(layout: Layout, words: list[str]) ->
         f"print(main(['submit', *{words}]), *sorted(m for m in sys.modules if m in"
         " ('sqlalchemy', 'alembic', 'rich', 'psutil', 'asyncio', 'apscheduler', 'queue_runner.events')))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "0", done.stdout + done.stderr
 
 
@@ -103,7 +103,7 @@ def test_a_worker_keeps_no_large_library(queue: Queue, tmp_path: Path, is_new: b
         "runpy.run_module('queue_runner.worker', run_name='__main__')"
     )
     env = {**os.environ, "MPSQ_HOME": str(tmp_path / "new")} if is_new else None
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env)
     assert (done.returncode, done.stdout.strip()) == (0, "kept:"), done.stderr
     if is_new:
         assert schema_revision(Layout(tmp_path / "new").db) == HEAD
@@ -117,5 +117,5 @@ def test_a_newer_database_is_refused_by_the_worker(queue: Queue) -> None:
     queue.submit("true")
     with sqlite3.connect(queue.layout.db) as newer:
         newer.execute("UPDATE alembic_version SET version_num = '9999'")
-    done = subprocess.run([sys.executable, "-m", "queue_runner.worker"], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-m", "queue_runner.worker"], capture_output=True, text=True)
     assert done.returncode == 4 and "newer" in done.stderr and "Traceback" not in done.stderr, done.stderr

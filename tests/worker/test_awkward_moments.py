@@ -20,7 +20,6 @@ from queue_runner.store.engine import open_engine
 from queue_runner.worker.now import Clocks
 from queue_runner.worker.supervisor import Supervisor
 from queue_runner.worker.warden_starter import WardenStarter
-from tests.patience import UNTIL_S
 from tests.process_support import is_there
 from tests.queue_support import Queue, until
 from tests.worker.test_hostile_jobs import ask_to_cancel
@@ -101,7 +100,7 @@ def test_a_mistake_of_ours_before_a_start_costs_that_run_and_not_the_queue(queue
         "launch.prepare = lambda *given: {}['lost'] if given[2].id.job < 3 else prepare(*given)\n"
         "main_loop.main(['--until-idle'])\n"
     )
-    subprocess.run([sys.executable, "-c", code], stderr=subprocess.DEVNULL, timeout=UNTIL_S, check=True)
+    subprocess.run([sys.executable, "-c", code], stderr=subprocess.DEVNULL, check=True)
     assert [row["outcome"] for row in queue.rows()] == ["SPAWN_FAILED", "SPAWN_FAILED", "SUCCEEDED"]
     assert queue.rows()[0]["reason"] == "mpsq could not start it (KeyError('lost')): please report it"
 
@@ -134,7 +133,7 @@ def unreadable(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> Path:
     queue.submit("sh train.sh", cwd=str(tree), snapshot="auto")
     stand_in = queue.folder / "bin" / "git"  # for one that waits for the answer to a privacy prompt
     stand_in.parent.mkdir()
-    stand_in.write_text(f"#!/bin/sh\necho $$ > {told}\nexec sleep 100\n")
+    stand_in.write_text(f"#!/bin/sh\necho $$ > {told}\nexec sleep 1000\n")
     stand_in.chmod(0o755)
     monkeypatch.setenv("PATH", str(stand_in.parent), prepend=os.pathsep)
     return told
@@ -154,7 +153,7 @@ def test_cancel_while_its_code_is_read(queue: Queue, monkeypatch: pytest.MonkeyP
     queue.worker()
     pid = reader(told)
     ask_to_cancel(queue)
-    (row,) = queue.done(limit_s=15)
+    (row,) = queue.done()
     assert row["outcome"] == "CANCELLED" and queue.written() == []
     until(lambda: not is_there(pid), "the end of who reads")
 
@@ -197,7 +196,7 @@ def test_a_lane_is_not_called_blocked_when_nothing_waits(queue: Queue) -> None:
     queue.worker()
     until(lambda: blocked(queue), "the lane to be called blocked")
     ask_to_cancel(queue)
-    until(lambda: blocked(queue) is None, "the lane to be called free", 10)
+    until(lambda: blocked(queue) is None, "the lane to be called free")
     other.close()
 
 
@@ -223,7 +222,7 @@ def test_no_dead_warden_is_left_unburied(queue: Queue) -> None:
     queue.submit(JOB)
     worker = queue.worker()
     queue.done()
-    until(lambda: not psutil.Process(worker.pid).children(), "the warden to be reaped", 10)
+    until(lambda: not psutil.Process(worker.pid).children(), "the warden to be reaped")
 
 
 def test_the_next_worker_owns_the_queue_at_once(queue: Queue) -> None:

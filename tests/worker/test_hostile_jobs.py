@@ -97,7 +97,7 @@ def test_it_cannot_make_itself_uncancellable(queue: Queue, deed: str) -> None:
     until(queue.written, "the job")
     (queue.folder / "go").touch()
     ask_to_cancel(queue)
-    assert queue.done(1, limit_s=20)[0]["outcome"] == "CANCELLED"
+    assert queue.done()[0]["outcome"] == "CANCELLED"
 
 
 def ask_to_cancel(queue: Queue) -> None:
@@ -117,7 +117,7 @@ def test_without_its_folder_and_its_warden_it_is_lost_and_not_run_again(queue: Q
     (queue.folder / "go").touch()
     until(lambda: not (queue.layout.run_dir("1.1") / "spec.json").exists(), "the deed")
     os.kill(warden, signal.SIGKILL)  # the trainer lives and holds the lane, and nothing on disk tells of it
-    assert queue.done(1, limit_s=20)[0]["outcome"] == "LOST"
+    assert queue.done()[0]["outcome"] == "LOST"
     assert queue.written() == ["ran"]
 
 
@@ -134,7 +134,7 @@ def test_what_it_puts_in_the_place_of_the_wardens_lock_stops_no_new_worker(queue
     queue.worker()
     until(lambda: queue.log().count("worker ") > 1, "the next worker")
     (queue.folder / "go").touch()
-    assert queue.done(1, limit_s=20)[0]["outcome"] == "SUCCEEDED"
+    assert queue.done()[0]["outcome"] == "SUCCEEDED"
     assert queue.written() == ["ran"]
 
 
@@ -147,7 +147,7 @@ def test_something_in_the_place_of_the_next_runs_folder(queue: Queue, way: str) 
         place.symlink_to(queue.folder if way == "symlink" else "nowhere")
     queue.submit("echo ran >> $J")
     queue.worker()
-    assert queue.done(1, limit_s=20)[0]["outcome"] == "SUCCEEDED"
+    assert queue.done()[0]["outcome"] == "SUCCEEDED"
     assert queue.written() == ["ran"] and queue.layout.config.exists()
 
 

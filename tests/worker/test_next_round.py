@@ -74,7 +74,7 @@ def test_rounds_follow_until_each_row_is_decided_and_the_report_says_the_same(qu
 
 
 def test_equal_rows_end_with_the_budget_and_the_order_stays_mirrored(queue: Queue) -> None:
-    submit(queue, sets=("s=0,00",), budget="10s")
+    submit(queue, sets=("s=0,00",), budget=f"{patience(10):.0f}s")
     work(queue)
     rounds, why = ending(queue)
     assert why == "decided" or ((rounds == 20 or why.startswith("the budget of")) and "mpsq rerun g1" in why)

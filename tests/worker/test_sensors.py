@@ -21,6 +21,7 @@ from queue_runner.store.engine import Engine, open_engine, writing
 from queue_runner.store.jobs import Claimed
 from queue_runner.worker import observer
 from tests import named_rows
+from tests.patience import UNTIL_S, patience
 from tests.queue_support import Queue, until
 from tests.store_support import claim_next
 
@@ -140,7 +141,7 @@ def test_a_look_at_the_gpu_after_the_end_holds_nobody(
 ) -> None:
     """The worker slept up to three seconds at the end of each run in a container, and with it the other lanes."""
     go_on = threading.Event()
-    monkeypatch.setattr(run_sampler.Sampler, "gpu_busy_after", lambda _: go_on.wait(20) and 0.9)
+    monkeypatch.setattr(run_sampler.Sampler, "gpu_busy_after", lambda _: go_on.wait(patience(UNTIL_S)) and 0.9)
     run, folder = begun(layout, engine)
     watching = observer.Observer(engine, run, folder, sample_every_s=3600)
     assert [watching.finish(None, None), watching.finish(None, None)] == [False, False]

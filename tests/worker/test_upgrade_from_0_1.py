@@ -47,7 +47,6 @@ class First:
             env=self._environment,
             cwd=self._queue.folder,
             check=True,
-            timeout=60,
         )
 
     def worker(self) -> subprocess.Popen[bytes]:
