@@ -203,7 +203,9 @@ def _disturbed(family: Family) -> Iterable[str]:
         if word is not pair.verdict.word:
             names = f"{pair.arm.label} vs {pair.baseline.label}"
             rounds = units.counted(len(disturbed), "disturbed round")
-            yield Caveat(f"without the {rounds} a verdict would change", f": {names}, {word}, not {pair.verdict.word}")
+            yield Caveat(
+                f"without the {rounds} a verdict would change", f": {names} would be {word}, not {pair.verdict.word}"
+            )
 
 
 def _rare_events(family: Family) -> Iterable[str]:
@@ -393,7 +395,7 @@ def _same_start(arms: Sequence[Arm], details: RunDetails) -> Iterable[str]:
         return
     each = ", ".join(f"{units.loss(value)} {arm.label}" for arm, value in losses)
     differ = f"step-0 losses differ by {units.percent(off, 2)}"
-    yield Caveat(differ, f" ({within}; {name}): {each}; they may not compute the same")
+    yield Caveat(differ, f" ({within}; {name}): {each}; the rows may not compute the same")
 
 
 def not_falling(arms: Sequence[Arm]) -> Iterable[str]:

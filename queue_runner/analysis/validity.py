@@ -143,7 +143,7 @@ def _caveats(f: Facts) -> Iterable[tuple[str, str]]:
         start, real = (units.short_duration(x_s, 2) for x_s in (f.start_s, f.real_s))
         yield "short_run", f"up to {start} of its {real} passed before the program's first instruction"
     if f.watched and not _values(f, "others_cpu_share"):
-        yield "unwatched", "the run ended before the machine's load was sampled: it may be contended"
+        yield "unwatched", "the run ended before the machine's load was sampled: other programs may have disturbed it"
     if f.resumed_from:
         at = f" at iteration {units.count(f.iterations[0].i)}" if f.iterations else ""
         yield "resumed", f"resumed{at} from the checkpoint of run {f.resumed_from}: only a segment of the training"

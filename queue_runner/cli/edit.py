@@ -66,7 +66,7 @@ def edit(
             "--top, --bottom and --before cannot be combined with other changes", "run mpsq edit once for each change"
         )
     if not places and change == changes.Edit():
-        raise UsageError("edit needs a change to make", "--priority, --after, --at, --name, --tag, --top, ...")
+        raise UsageError("edit needs a change to make", "give --priority, --after, --at, --name, --tag, --top, ...")
     if places:
         others = [parse_selector(before)] if before else []
         moved = changes.move(home(), chosen(ids, None), places[0], others)

@@ -51,7 +51,7 @@ SECTIONS: dict[str, dict[str, str]] = {
     "Results": {
         "report": "answer from stored runs",
         "compare": "two jobs, side by side",
-        "import": "read logs and bundles",
+        "import": "read logs and exports",
     },
     "Set up": {
         "worker": "run the queue",

@@ -30,5 +30,5 @@ def retry(
     if json:
         print_json("mpsq.retry/1", runs=retried)
     else:
-        print(f"{many([run.new for run in retried])} queued, for {many([run.old for run in retried])}")
+        print(f"{many([run.new for run in retried])} queued, in place of {many([run.old for run in retried])}")
     say_obstacles(layout)

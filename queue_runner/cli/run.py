@@ -33,8 +33,8 @@ _LOG_BYTES = 65_536
 """Bytes at the end of an output in which a number is sought."""
 
 EPILOG = (
-    "Without --repeats, two or more jobs run in rounds (each job once, in random order), at most 20, until each row "
-    "of the report has a verdict (after 3 or more) or --budget is used up. "
+    "Without --repeats, two or more jobs run in rounds: each job once, in random order. They end when each row "
+    "of the report has a verdict (after 3 to 20 rounds) or --budget is used up. "
     "If no worker runs, mpsq run starts one that exits when the queue is empty. Jobs that were queued earlier run "
     "first. Ctrl-C cancels the jobs and waits for their end; a second Ctrl-C does not wait."
 )
@@ -59,7 +59,7 @@ def run(ctx: typer.Context, fields: dict[str, Any], verbose: Verbose = False, js
 
     Several commands, each in quotes, are compared: mpsq run 'sleep 0.2' 'sleep 0.4'.
 
-    Exit codes: 0 if all succeeded, 3 if not, 130 after Ctrl-C.
+    Exit codes: 0 if all runs succeeded, 3 if not, 130 after Ctrl-C.
     """
     refuse_hold(fields, "run", "submit")
 

@@ -27,7 +27,7 @@ def show(
     ids: IdsOrLast = None,
     tag: Tags = None,
     diff: Annotated[
-        bool, typer.Option("--diff", help="Print only the uncommitted changes of its code, as a patch.")
+        bool, typer.Option("--diff", help="Print only the uncommitted changes in the job's code, as a patch.")
     ] = False,
     json: Json = False,
 ) -> None:

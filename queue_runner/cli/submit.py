@@ -40,7 +40,7 @@ EPILOG = (
     "job's folder; write {{key}} for the literal text {key}. With no --device, --compile, --dtype, --config or --set, "
     "braces stay as typed. "
     'A line of --from: {"workload": "nanogpt", "device": ["cpu", "mps"], "set": {"lr": 0.001}, "name": "a", '
-    '"after": "b"}; options next to --from apply to each line that does not set them.'
+    '"after": "b"}; options beside --from apply to each line that does not set them.'
 )
 
 
@@ -112,7 +112,7 @@ def print_stored(planned: Plan, stored: Submitted, layout: Layout, json: bool) -
     else:
         print(queued(stored.group, stored.jobs, stored.runs, held=held))
     if say_obstacles(layout) and not held:
-        hint("mpsq status shows where it stands; mpsq wait @last waits for it")
+        hint("mpsq status shows the queue; mpsq wait @last waits until these jobs have ended")
 
 
 def print_plan(planned: Plan, layout: Layout, json: bool) -> None:

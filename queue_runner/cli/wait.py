@@ -27,7 +27,7 @@ def wait(
 ) -> None:
     """Wait until jobs have ended: the named ones, else those of the newest group.
 
-    Exit codes: 0 if all succeeded, 3 if not, 124 after a timeout.
+    Exit codes: 0 if all runs succeeded, 3 if not, 124 after a timeout.
     """
     from queue_runner.monitor import awaiting as use_case
 

@@ -63,7 +63,7 @@ def move(
         anchors = {row.id for row in neighbours if row.state in editing.WAITING}
         if others and not anchors:
             raise UsageError(
-                f"{others[0].text} has no waiting run", "move it next to a waiting job, or use --top; see mpsq status"
+                f"{others[0].text} has no waiting run", "name a job that waits (mpsq status lists them), or use --top"
             )
         if anchors & chosen:
             raise UsageError("a run cannot be moved next to itself", "choose another run")

@@ -54,7 +54,8 @@ def find(connection: Connection, layout: Layout, run_id: int) -> Checkpoint:
         name = chain[0][1]
         raise UsageError(
             f"run {name} left no checkpoint to resume from",
-            f"mpsq retry {name} starts over; a job writes them to $MPSQ_OUT (nanogpt: --set checkpoint_interval=100)",
+            f"mpsq retry {name} starts over; jobs write checkpoints to $MPSQ_OUT"
+            " (nanogpt: --set checkpoint_interval=100)",
         )
     return checkpoint
 
@@ -106,7 +107,7 @@ def copy(layout: Layout, origin: RunId, folder: Path) -> Path:
     """
     source = in_folder(layout.run_dir(origin) / "out")
     if source is None:
-        raise Gone(f"the checkpoint of run {origin} to resume from no longer exists: mpsq retry starts over")
+        raise Gone(f"the checkpoint of run {origin}, which this run needs, was removed: mpsq retry starts over")
     folder.mkdir(mode=0o700)
     target = folder / source.name
     failpoints.reach("resume.copying")
@@ -128,7 +129,9 @@ def copy(layout: Layout, origin: RunId, folder: Path) -> Path:
     except OSError as error:  # includes shutil.Error
         if short or is_shortage(error):
             raise short[0] if short else error from error
-        raise Gone(f"the checkpoint of run {origin} to resume from cannot be read: mpsq retry starts over") from error
+        raise Gone(
+            f"the checkpoint of run {origin}, which this run needs, cannot be read: mpsq retry starts over"
+        ) from error
     return target
 
 

@@ -137,7 +137,7 @@ def _answer(layout: Layout, run: str, suspended: bool) -> Changed | None:
     if folder.exit() is not None:
         return Changed(run, False, "has ended")
     if is_lost:
-        return Changed(run, False, "has lost its supervisor: the next worker finds out the end")
+        return Changed(run, False, "has lost its supervisor: the next worker will find out how it ended")
     report = folder.suspended()
     if suspended and report is not None:
         n = report.processes

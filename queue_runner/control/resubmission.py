@@ -60,7 +60,7 @@ def add_rounds(layout: Layout, selectors: Sequence[Selector], count: int) -> Sub
     if count < 1:
         raise UsageError(f"--rounds {count} would run nothing", "give 1 or more")
     if len(selectors) != 1 or (selectors[0].group is None and not selectors[0].last):
-        raise UsageError("--rounds needs one whole submission", "name it, as in mpsq rerun g4 --rounds 3")
+        raise UsageError("--rounds needs one whole group", "for example mpsq rerun g4 --rounds 3")
     with read.reading(layout.db):
         pass  # reports a missing queue
     engine = open_engine(layout.db)
@@ -99,7 +99,7 @@ def _refuse_changed(layout: Layout, job: int, spec: JobSpec) -> JobSpec | None:
     Today's is the same where all variables of the fingerprint have their old values.
     """
     what = f"job {job} can have no further rounds"
-    hint = f"mpsq rerun {job} starts a new answer"
+    hint = f"mpsq rerun {job} queues it in a new group"
     terms = verify.LookTerms(config_file.load(layout.config).not_code)
     if refusal := verify.look(layout.snapshots, spec, terms).refusal:
         raise MpsqError(f"{what}: {refusal.reason}", hint)

@@ -9,7 +9,7 @@ EXTENSION = Extension(
             "report",
             "--plot",
             "FILE",
-            "Draw the runs, their speedups, time and loss: a .png or .svg file.",
+            "Draw the runs, their speedups, time and loss into a .png or .svg file.",
             "queue_runner.export.picture:write_plot",
         ),
     ),

@@ -6,5 +6,5 @@
 from queue_runner.extensions import AddedCommand, Extension
 
 EXTENSION = Extension(
-    commands={"mcp": AddedCommand("Set up", "tools for other programs", "queue_runner.mcp.mcp_command")},
+    commands={"mcp": AddedCommand("Set up", "serve AI assistants", "queue_runner.mcp.mcp_command")},
 )

@@ -78,7 +78,7 @@ class Awaited(Struct, frozen=True):
         """Return the error that these runs have not ended in time."""
         pending, n_runs, after = self.pending, len(self.counted), f"after {units.duration(timeout_s)}"
         if not pending:
-            return WaitTimeout(f"g{self.open_groups[0]} is not decided {after}", "mpsq status shows how far it is")
+            return WaitTimeout(f"g{self.open_groups[0]} has no verdict yet {after}", "mpsq status shows its progress")
         which = f"run {pending[0].run}" if n_runs == 1 else f"{len(pending)} of {units.counted(n_runs, 'run')}"
         waits = f"{which} {'has' if len(pending) == 1 else 'have'} not ended {after}"
         return WaitTimeout(waits, f"mpsq why {pending[0].run}")

@@ -100,7 +100,11 @@ def troubles(run: RunView, supervision: Supervision, worker: bool) -> list[tuple
     paused_s = max(time.time() - (run.paused_at or 0.0), 0.0)
     cancelled = "its cancellation was requested"
     cases = [
-        (run.cancel_requested_at and (worker or warden), f"{cancelled} and is in progress", "mpsq wait {run}"),
+        (
+            run.cancel_requested_at and (worker or warden),
+            f"{cancelled} and is in progress",
+            "mpsq wait {run} waits for its end",
+        ),
         (
             run.cancel_requested_at and not (worker or warden),
             f"{cancelled}, but no worker is running to record its end",
@@ -118,12 +122,12 @@ def troubles(run: RunView, supervision: Supervision, worker: bool) -> list[tuple
         ),
         (
             warden and supervision.waits_for_exec,
-            f"its program has not started: its folder or program is still being read ({protected.SLOW})",
+            f"its program has not started, because its folder or program cannot be read yet ({protected.SLOW})",
             "mpsq cancel {run} cancels it",
         ),
         (
             not (worker or warden),
-            "nothing supervises it any more: the next worker finds out how it ended",
+            "it has lost its supervisor, so its state is unknown: the next worker will find out how it ended",
             START_A_WORKER,
         ),
     ]
@@ -152,7 +156,10 @@ def _running_elsewhere(run: RunView, context: RunContext) -> tuple[str, str]:
     if not context.queue.worker:
         return "it runs on a node, but no worker is running here to record it", START_A_WORKER
     if run.cancel_requested_at:
-        return f"its cancellation was requested and is in progress ({context.remote})", "mpsq wait {run}"
+        return (
+            f"its cancellation was requested and is in progress ({context.remote})",
+            "mpsq wait {run} waits for its end",
+        )
     return f"its node started it ({context.remote})", "mpsq logs {run} -f follows it; mpsq cancel {run} cancels it"
 
 
@@ -165,7 +172,7 @@ def _search_meaning(run: RunView, sentence: str, step: str) -> tuple[str, str]:
         )
     if run.outcome == Outcome.SUCCEEDED:
         return sentence, f"mpsq report scaling g{run.group_id} shows the state of its search"
-    return f"{sentence}; its search stopped there", f"{step}; mpsq retry {{run}} continues the search"
+    return f"{sentence}; the search of --find-max stopped there", f"{step}; mpsq retry {{run}} continues the search"
 
 
 _LOGS = "mpsq logs {run} shows what it wrote"
@@ -195,7 +202,7 @@ _ENDED = {
     ),
     Outcome.CANCELLED: ("it was cancelled{ran}{reason}", "mpsq retry {run} if it was a mistake"),
     Outcome.SKIPPED: ("it was skipped{reason}", ""),
-    Outcome.LOST: ("it was lost{reason}", "mpsq retry {run}; its output until then is kept: mpsq logs {run}"),
+    Outcome.LOST: ("it was lost{reason}", "mpsq retry {run} runs it again; mpsq logs {run} shows what it had printed"),
 }
 """Sentence and next step by outcome. `ran` is how long it ran, `reason` the stored one; either may be empty."""
 
@@ -204,7 +211,7 @@ _SKIPPED = {
     "dependency": "fix the job it depended on, then mpsq retry {run}",
     "device": "mpsq doctor tries every device; then mpsq retry {run}",
     "deadline": "mpsq rerun {job} runs it without the deadline",
-    "budget": "mpsq rerun g{group} --rounds 3 continues the question",
+    "budget": "mpsq rerun g{group} --rounds 3 adds three rounds",
     "preflight": "{remedy}; then mpsq retry {{job}}",
 }
 """Next step by the kind of reason for which a run was skipped."""

@@ -230,4 +230,4 @@ class Follower:
             return "the run has finished, but no worker is running to record its result"
         if RunDir(self._layout.runs / run.run).is_supervised():
             return "the worker has stopped; the run continues without it"
-        return "nothing supervises the run any more: the next worker finds out how it ended"
+        return "the run has lost its supervisor: the next worker will find out how it ended"

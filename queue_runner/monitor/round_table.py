@@ -114,7 +114,7 @@ class RoundTable:
         more = answers.rounds_left(families)
         about = f" (about {more} more needed)" if more else ""
         rounds = f"round {self._round} of at most {MOST_ROUNDS}{about}"
-        return f"{rounds}, {units.duration(elapsed_s)} of the budget of {units.duration(self._limit_s)}"
+        return f"{rounds}, {units.duration(elapsed_s)} of {units.duration(self._limit_s)} used"
 
 
 def draw(families: Sequence[Family], title: str, width: int) -> Table:

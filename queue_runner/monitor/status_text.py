@@ -84,7 +84,7 @@ def _lane_state(lane: LaneState) -> str:
     """Return what a lane does, on one line."""
     parts = []
     if lane.running is not None and lane.running.lane == DEFAULT_LANE:
-        parts.append(f"run {lane.running.run} has the machine alone")
+        parts.append(f"run {lane.running.run} has the machine to itself")
     elif lane.running is not None:
         since = lane.running.started_at or lane.running.claimed_at or time.time()
         parts.append(f"{run_and_question(lane.running)}, {units.duration(max(time.time() - since, 0.0))}")
@@ -186,7 +186,7 @@ def plan(status: Status) -> Facts:
     if status.schedules and (at := status.schedules[0].next_at) is not None:
         missed = "when a worker runs" if not status.queue.worker else "when nothing runs" if status.running else "now"
         then = times.clock(at, now) if at > now else missed
-        facts.append(("schedule", one_line(f"{status.schedules[0].name} submits next, {then}")))
+        facts.append(("schedule", one_line(f"{status.schedules[0].name} submits jobs next, {then}")))
     facts += [("schedule", line) for line in _failed_schedules(status)]
     return [*facts, ("disk", f"{units.size(status.free_bytes)} free")]
 

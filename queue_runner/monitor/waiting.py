@@ -158,10 +158,10 @@ def _of_lane(run: QueuedRun, queue: QueueState, bound: str, spec: JobSpec | None
         if lane.name not in parts(bound):
             continue
         if lane.paused_at:
-            return _paused_lane(lane.name, f"its submission is bound to lane {lane.name}, which is paused")
+            return _paused_lane(lane.name, f"its group runs on lane {lane.name} alone, which is paused")
         if lane.running is not None:
             on = lane.running.run
-            sentence = f"its submission is bound to lane {lane.name}, which run {on} occupies"
+            sentence = f"its group runs on lane {lane.name} alone, which run {on} occupies"
             return Reason("turn", f"lane {short(lane.name)}, run {on}", sentence, "mpsq status shows the lanes")
     if spec is not None and not bound:
         usable = [lane for lane in queue.lanes if kind(lane.name) == needs(spec)]
@@ -198,10 +198,10 @@ def _of_the_queue(run: QueuedRun, queue: QueueState, ahead: Sequence[str]) -> Re
         return Reason("worker", "a worker", NO_WORKER, START_A_WORKER)
     gate = queue.blocked_reason if queue.blocked_kind is Obstacle.GATE else None
     if gate and gate.startswith(name := f"run {run.run} waits "):
-        step = "mpsq status shows when it is free again; a job submitted with --no-gate starts on a busy machine, too"
+        step = "mpsq status shows when the machine is quiet again; a job with --no-gate starts on a busy one, too"
         return Reason("gate", "a quiet machine", gate.removeprefix(name), step)
     if queue.blocked_reason and not (gate and ahead):
-        step = "mpsq status shows when it is free again"
+        step = "mpsq status shows when runs can start again"
         return Reason("blocked", "the machine", f"nothing can start now: {queue.blocked_reason}", step)
     if not ahead:
         return Reason(

@@ -18,7 +18,7 @@ EXTENSION = Extension(
         "contest": AddedCommand(
             "Submit", "judge many changes", "queue_runner.referee.contest_command", UsageError.exit_code
         ),
-        "bisect": AddedCommand("Submit", "find the step", "queue_runner.referee.bisect_command"),
+        "bisect": AddedCommand("Submit", "find the change", "queue_runner.referee.bisect_command"),
     },
     goals={
         "judge": "queue_runner.referee.goal:look",

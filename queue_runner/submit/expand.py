@@ -159,7 +159,7 @@ def _refuse_searched_preparation(request: Request) -> None:
     if request.find_max is not None and grid.uses(request.prepare or "", request.find_max.key):
         raise UsageError(
             f"--prepare cannot use {{{request.find_max.key}}}, the setting that --find-max searches",
-            "prepare for every value at once, or within the command, as in: -- sh -c '...'",
+            "give one --prepare that suits every value, or prepare in the command: -- sh -c '...'",
         )
 
 
@@ -247,7 +247,7 @@ def _refuse_modes(cells: Sequence[Value], framework: str) -> None:
     if named and framework != "torch":
         raise UsageError(
             f"{named[0]} is a mode of torch.compile, and {framework} has no modes",
-            f"--compile both for {framework}, and submit torch separately",
+            f"use --compile both for {framework}, and submit torch separately",
         )
 
 

@@ -37,7 +37,7 @@ def _missing_mps(request: Request, cells: Cells) -> Iterator[str]:
 def _endless_search(request: Request, cells: Cells) -> Iterator[str]:
     if request.find_max and ":" not in cells[0].find_max and request.timeout_s is None:
         stop = f"--find-max {request.find_max.key}=8:512 stops at 512"
-        yield f"this tries until memory runs out: {stop}, --timeout limits each try"
+        yield f"the search goes on until memory runs out; {stop}, and --timeout limits each try"
 
 
 def _missing_parser(request: Request, cells: Cells) -> Iterator[str]:
@@ -53,11 +53,11 @@ def _lane_of_command(request: Request, cells: Cells) -> Iterator[str]:
         return
     if any(spec.device is None for spec in cells):
         yield RepeatedNote(
-            "a command without --device may use any device, so it waits until it has the machine alone; --gpus 1 gives"
+            "a command without --device may use any device, so it waits until nothing else runs here; --gpus 1 gives"
             " it one GPU, --device cpu no GPU"
         )
     elif request.gpus:
-        yield f"each run takes {units.counted(request.gpus, 'GPU')}, and other lanes may run jobs at the same time"
+        yield f"each run takes {units.counted(request.gpus, 'GPU')}, and others may have jobs at the same time"
 
 
 def _modes_without_graphs(request: Request, cells: Cells) -> Iterator[str]:
@@ -81,7 +81,7 @@ def _folder_in_command(request: Request, cells: Cells) -> Iterator[str]:
     paths = [word if word.startswith("/") else word.partition("=")[2] for word in request.argv]
     is_file = map(os.path.isfile, paths)  # Path.is_file raises for a word that is longer than a path may be
     if any(folder in word and not file for word, file in zip(request.argv, is_file, strict=True)):
-        yield f"the command names {folder}, so it reads that folder and not the copy of its code"
+        yield f"the command names {folder}, so it reads that folder, not the copy of the code"
 
 
 def _stall_phases(request: Request, cells: Cells) -> Iterator[str]:
@@ -107,7 +107,7 @@ def _search(request: Request, cells: Cells) -> Iterator[str]:
     brief = ", ".join(f"{name}={first.params[name]}" for name in first_probe.BRIEF if name in first.params)
     if request.workload and brief:
         parts.append(f"Each runs with {brief} (--set changes that).")
-    yield " ".join([*parts, "mpsq report scaling shows it"])
+    yield " ".join([*parts, "mpsq report scaling shows the result"])
 
 
 def _guarded_folders(request: Request, cells: Cells) -> Iterator[str]:

@@ -217,14 +217,14 @@ class Request:
     repeats: int = _option(Kind.NUMBER, "Runs of each combination; a verdict needs 3 or more.", "N", default=1)
     until: str | None = _option(
         Kind.TEXT,
-        "decided: add rounds (one run of each job), 3 to 20, until each row of the report has a verdict. 1%: until the"
-        " confidence interval of each speedup, or of a single row's time, is at most 1% wide.",
+        "decided: add 3 to 20 rounds (one run of each job) until each row of the report has a verdict. 1%: until the"
+        " confidence interval of each speedup, or of the time of an only row, is at most 1% wide.",
         "GOAL",
         convert=_goal,
     )
     by: str | None = _option(
         Kind.TEXT,
-        "Compare rows first by this metric, such as loss, then by time; --until waits for both. The default is time.",
+        "Compare rows by this metric first, such as loss, then by time; --until needs verdicts on both. Default: time.",
         "METRIC",
         convert=_metric,
     )
@@ -275,8 +275,8 @@ class Request:
     env_name: tuple[str, ...] = _option(Kind.LIST, "Python environments from mpsq env; a list is swept.", "LIST")
     mps: tuple[str, ...] = _option(
         Kind.WORDS,
-        "torch's MPS switches, as in fallback=on,fast_math=on. Each --mps is one combination of switches; several are"
-        " swept.",
+        "torch's MPS switches, as in fallback=on,fast_math=on. Each --mps is one combination of switches; several --mps"
+        " are swept.",
         "NAME=VALUE,...",
     )
     warmup: int = _option(
@@ -291,10 +291,12 @@ class Request:
     timeout_s: float | None = _option(
         Kind.DURATION, "End a run after this: 90s, 15m, 2h, or 90 (s).", "DURATION", name="timeout"
     )
-    parser: str | None = _option(Kind.TEXT, f"Parse the command's output live: {', '.join(parsers.names())}.", "NAME")
+    parser: str | None = _option(
+        Kind.TEXT, f"Parse the command's output as a log of {', '.join(parsers.names())}.", "NAME"
+    )
     metrics: Mapping[str, str] = _option(
         Kind.PAIRS,
-        "Compare rows by a number in the output. NAME=REGEX takes its last value, NAME:min=REGEX the minimum,"
+        "Compare rows by a number in the output. NAME=REGEX takes the last match, NAME:min=REGEX the minimum,"
         " NAME:mean=REGEX the mean. Repeatable.",
         "NAME=REGEX",
         name="metric",
@@ -328,7 +330,7 @@ class Request:
     stall: Mapping[str, float] = _option(
         Kind.PAIRS,
         "End a run that reports no event, such as an iteration, for this long. If it never reports an event, its"
-        " output counts instead. With PHASE=, such as compile=, only in this phase. Repeatable.",
+        " output counts as one. PHASE=, such as compile=, limits this phase alone. Repeatable.",
         "[PHASE=]DURATION",
         convert=_stall_limits,
     )
@@ -348,7 +350,7 @@ class Request:
     )
     preflight: bool | None = _option(
         Kind.SWITCH,
-        "First try each job of a workload with one iteration; on by default for several jobs without --until.",
+        "First try each job of a workload with one iteration; on by default if there are several jobs and no --until.",
     )
     no_gate: bool = _option(Kind.FLAG, "Do not wait for a quiet machine.")
     gate_timeout_s: float | None = _option(

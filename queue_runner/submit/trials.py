@@ -83,5 +83,5 @@ def note(tried: Sequence[int], jobs: Sequence[NewJob]) -> list[str]:
     which = (
         "each job is" if len(tried) == len(jobs) else f"{units.count(len(tried))} of {units.count(len(jobs))} jobs are"
     )
-    text = f"{which} first tried with one iteration, which reports leave out (--no-preflight skips this)"
+    text = f"{which} first tried with one iteration; reports leave this trial out (--no-preflight skips it)"
     return [RepeatedNote(text)]

@@ -186,7 +186,7 @@ def _blocked_reasons(now: Now, chosen: Schedule, in_use: Collection[str]) -> dic
     others = ", ".join(map(short, sorted(in_use))) or "other lanes"
     reserved = Blocked("", Obstacle.RESERVED, run.run_id)
     kept_free = replace(reserved, reason=f"kept free for run {run.name}")
-    needs_more = f"run {run.name} needs more than is free: it starts when the runs on {others} have ended"
+    needs_more = f"run {run.name} needs more lanes than are free: it starts when the runs on {others} have ended"
     return {
         **dict.fromkeys((lane.name for lane in now.lanes), kept_free),
         **held_elsewhere,

@@ -36,7 +36,7 @@ _STDERR_BYTES = 1 << 20
 _LAST_BYTES = 4096
 """Bytes at the end of stderr that contain a job's last words."""
 
-_FOLDER_REMOVED = "files of its run folder were removed while it ran: its logs and events may be incomplete"
+_FOLDER_REMOVED = "files in the folder of this run were removed during the run: the logs and events may be incomplete"
 
 
 def finish(

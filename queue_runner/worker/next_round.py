@@ -58,7 +58,7 @@ def _judged(layout: Layout, group_id: int, group: OpenGroup, now: float) -> tupl
     """Return how many rounds count and about how many more are needed; and why none follows, "" if one does."""
     if not group.is_whole:
         return NOTHING, "a job was deleted"
-    remedy = f"mpsq rerun g{group_id} --rounds {FIRST_ROUNDS} continues"
+    remedy = f"mpsq rerun g{group_id} --rounds {FIRST_ROUNDS} adds rounds"
     if Outcome.CANCELLED in group.outcomes:
         return NOTHING, f"a run of round {group.repeat} was cancelled: {remedy}"
     is_over = group.first_started_at is not None and now - group.first_started_at >= group.until.limit_s
@@ -71,21 +71,21 @@ def _judged(layout: Layout, group_id: int, group: OpenGroup, now: float) -> tupl
             families = answers.of_group(connection, group_id)
             reached = answers.reached(families, group.until.goal)
         except (ArithmeticError, LookupError, TypeError, ValueError, AssertionError) as error:
-            return NOTHING, f"mpsq could not judge it ({type(error).__name__}: {error}): please report it"
+            return NOTHING, f"the rows cannot be compared ({type(error).__name__}: {error}): please report this"
     progress = answers.rounds_judged(families), answers.rounds_left(families)
     if reached:
         return progress, reached
     if is_over:
-        return progress, f"the budget of {units.duration(group.until.limit_s)} is over: {remedy}"
+        return progress, f"the budget of {units.duration(group.until.limit_s)} is used up: {remedy}"
     if obstacle := answers.obstacle(families, group.until.goal):
         return progress, obstacle
     if group.repeat >= MOST_ROUNDS:
-        return progress, f"{MOST_ROUNDS} rounds have not decided it: {remedy}"
+        return progress, f"there is no verdict after {MOST_ROUNDS} rounds: {remedy}"
     _, more = progress
     if group.until == Until() and (math.inf if more is None else more) > _most_rounds_left(group, now):
         if more is None:
             return progress, "over 200 more rounds would be needed"
-        return progress, f"about {more} more rounds would be needed: mpsq rerun g{group_id} --rounds {more} continues"
+        return progress, f"about {more} more rounds would be needed: mpsq rerun g{group_id} --rounds {more} adds them"
     return progress, ""
 
 

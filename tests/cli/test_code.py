@@ -97,7 +97,7 @@ def test_what_show_tells_of_the_code(mpsq: Cli, code: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ((), "if this folder's code changes before a run starts, the run uses a copy made now"),
+        ((), "if this folder's code changes before a run starts, the run uses the code as it is now"),
         ((), "these files are not copied, so that runs read the originals: .env (may hold a secret)"),
         (("--snapshot", "copy"), "each run gets a copy of the code as it is now; {cwd}, or $MPSQ_CWD, is the original"),
         (("--snapshot", "off"), "runs use the code that is there when they start (--snapshot off)"),
@@ -110,8 +110,8 @@ def test_what_submit_tells_of_the_code(options: tuple[str, ...], told: str, mpsq
 
 def test_a_command_that_names_its_folder_is_told_what_it_reads_there(mpsq: Cli, code: Path) -> None:
     copied = ["submit", "--cwd", code, "--snapshot", "copy", "--"]
-    assert "and not the copy" in mpsq.ok(*copied, "sh", "-c", f"cd {code} && python train.py").err
-    assert "and not the copy" not in mpsq.ok(*copied, "sh", f"{code}/train.py", f"--x={code}/train.py").err
+    assert "not the copy" in mpsq.ok(*copied, "sh", "-c", f"cd {code} && python train.py").err
+    assert "not the copy" not in mpsq.ok(*copied, "sh", f"{code}/train.py", f"--x={code}/train.py").err
 
 
 def test_rerun_takes_over_what_was_asked(mpsq: Cli, layout: Layout, code: Path) -> None:

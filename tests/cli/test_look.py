@@ -255,7 +255,7 @@ def test_why_chooses_the_run_that_tells_most(queue: Layout, mpsq: Cli) -> None:
     assert "next: mpsq logs 2.1" in mpsq.ok("why", "2").out
     assert [why["run"] for why in mpsq.ok("why", "g1", "--json").json()["runs"]] == ["1.2", "2.1", "3.1", "4.1"]
     assert "no worker runs this queue" in mpsq.ok("why", "5").out
-    assert "the next worker finds out how it ended" in mpsq.ok("why", "4").out
+    assert "the next worker will find out how it ended" in mpsq.ok("why", "4").out
 
 
 @pytest.mark.process

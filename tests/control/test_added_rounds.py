@@ -82,7 +82,7 @@ def test_a_crash_before_the_commit_adds_nothing(queue: Queue) -> None:
 @pytest.mark.parametrize("selectors", [("1",), ("1.1",), ("g1", "g2")])
 def test_only_a_whole_submission_gets_rounds(queue: Queue, selectors: tuple[str, ...]) -> None:
     submit(queue, repeats=1)
-    with pytest.raises(UsageError, match="one whole submission"):
+    with pytest.raises(UsageError, match="one whole group"):
         add(queue, 1, *selectors)
     assert len(queue.rows()) == 3
 

@@ -126,7 +126,7 @@ def test_a_retry_that_would_be_skipped_at_once_is_refused(
     assert f"mpsq rerun 2 runs it without {without}" in ran.err
     assert "mpsq rerun 2 runs it again" in mpsq("edit", "2", "--priority", "1").err
     if "after" in terms:
-        assert mpsq.ok("retry", "1", "2").out == "2 runs (1.2 ... 2.2) queued, for 2 runs (1.1 ... 2.1)\n"
+        assert mpsq.ok("retry", "1", "2").out == "2 runs (1.2 ... 2.2) queued, in place of 2 runs (1.1 ... 2.1)\n"
 
 
 def test_a_retry_of_what_is_tried_again_already(engine: Engine, mpsq: Cli) -> None:

@@ -211,7 +211,7 @@ def test_a_job_is_followed_until_it_has_ended(queue: Layout, mpsq: Cli, no_waiti
     assert ran.out == "hello from 4.1\nwarning\nmore\nand more"
     assert ran.err.splitlines() == [
         "--- run 4.1: running  cpu, eager, tiny, lr=0.1",
-        "--- nothing supervises the run any more: the next worker finds out how it ended",
+        "--- the run has lost its supervisor: the next worker will find out how it ended",
         "    start one: mpsq worker, or mpsq service install",
         "--- run 4.1: FAILED(3): no data",
     ]

@@ -162,7 +162,7 @@ def test_names_can_do_a_terminal_no_harm(found: Status) -> None:
 def test_a_queue_in_trouble_says_so(found: Status) -> None:
     gone = replace(found, queue=QueueState(False, None, None, 1.0))
     shown = screen(gone)
-    assert "none; start one" in shown and "nothing supervises it" in shown and "nothing starts until" in shown
+    assert "none; start one" in shown and "has lost its supervisor" in shown and "nothing starts until" in shown
     assert "running  nothing" in screen(replace(found, running=None))
 
 

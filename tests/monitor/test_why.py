@@ -54,12 +54,12 @@ def run(state: str, **changes: Any) -> RunView:
         (run("QUEUED"), RunContext(WORKER), "it is being started", "mpsq logs 12.3 -f"),
         (run("RUNNING"), RunContext(WORKER), "the worker started it", "mpsq cancel 12.3"),
         (run("RUNNING"), RunContext(NOBODY, supervision=Supervision(True)), "it continues, but no worker", "mpsq worker"),
-        (run("RUNNING"), RunContext(NOBODY), "nothing supervises it any more", "mpsq worker"),
+        (run("RUNNING"), RunContext(NOBODY), "it has lost its supervisor", "mpsq worker"),
         (run("RUNNING", outcome="SUCCEEDED", real_s=6.0), RunContext(NOBODY), "run 12.3 has ended: it succeeded after 6.00 s; the next worker stores its result", "mpsq worker"),
         (run("RUNNING"), RunContext(QueueState(True, 1, "process 7 survived SIGKILL", None)), "process 7 survived SIGKILL", "mpsq status"),
         (run("RUNNING", paused_at=1.0), RunContext(WORKER, supervision=Supervision(True)), "it was suspended", "mpsq resume 12.3"),
         (run("RUNNING", paused_at=1.0), RunContext(NOBODY, supervision=Supervision(True)), "still holds its memory and the device", "mpsq resume"),
-        (run("RUNNING", paused_at=1.0), RunContext(NOBODY), "nothing supervises it any more", "mpsq worker"),
+        (run("RUNNING", paused_at=1.0), RunContext(NOBODY), "it has lost its supervisor", "mpsq worker"),
         (run("RUNNING"), RunContext(WORKER, supervision=Supervision(True, stopped=7)), "its process 7 was stopped by a signal", "kill -CONT 7 continues it; mpsq cancel 12.3"),
         (run("RUNNING", paused_at=1.0), RunContext(WORKER, supervision=Supervision(True, stopped=7)), "it was suspended", "mpsq resume 12.3"),
         (run("RUNNING"), RunContext(WORKER, supervision=Supervision(True, waits_for_exec=True)), "its program has not started", "mpsq cancel 12.3"),
@@ -98,7 +98,7 @@ def test_a_sentence_and_a_step(given: RunView, context: RunContext, said: str, t
 @pytest.mark.parametrize(
     ("change", "step"),
     [
-        ("deleted_at = NULL", "mpsq rerun g1 --rounds 3 continues"),
+        ("deleted_at = NULL", "mpsq rerun g1 --rounds 3 adds three rounds"),
         ("deadline_at = 1", "mpsq rerun g1"),
         ("deleted_at = 1", "submit the jobs again"),
         ("kind = 'import'", "submit a job with the same settings"),
@@ -204,7 +204,10 @@ def test_a_probe_of_a_search_is_told_what_its_end_means() -> None:
     full = explain(run("DONE", outcome="OUT_OF_MEMORY", **probe), RunContext(WORKER))
     assert "--find-max searches for that limit" in full.sentence and "report scaling g4" in full.next_step
     stopped = explain(run("DONE", outcome="FAILED", exit_code=1, **probe), RunContext(WORKER))
-    assert "its search stopped there" in stopped.sentence and "retry 12.3 continues the search" in stopped.next_step
+    assert (
+        "the search of --find-max stopped there" in stopped.sentence
+        and "retry 12.3 continues the search" in stopped.next_step
+    )
     fits = explain(run("DONE", outcome="SUCCEEDED", **probe), RunContext(WORKER))
     assert "report scaling g4" in fits.next_step
 

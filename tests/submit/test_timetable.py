@@ -385,9 +385,9 @@ def test_a_machine_whose_zone_has_no_name(mpsq: Cli, monkeypatch: pytest.MonkeyP
 def test_status_tells_the_next_one(layout: Layout, mpsq: Cli) -> None:
     add()
     assert queue_status.read_status(layout).schedules[0].name == "nightly"
-    assert "nightly submits next, " in mpsq.ok("status").out
+    assert "nightly submits jobs next, " in mpsq.ok("status").out
     make_due(layout)
-    assert "nightly submits next, when a worker runs" in mpsq.ok("status").out
+    assert "nightly submits jobs next, when a worker runs" in mpsq.ok("status").out
     assert " due " in mpsq.ok("schedule", "list").out
 
 

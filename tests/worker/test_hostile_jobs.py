@@ -64,7 +64,7 @@ def test_that_it_removed_its_folder_is_noted(queue: Queue, deed: str) -> None:
     queue.submit(f"{HERE}{deed}")
     queue.worker()
     assert queue.done()[0]["outcome"] == "SUCCEEDED"
-    said = ["files of its run folder were removed while it ran: its logs and events may be incomplete"]
+    said = ["files in the folder of this run were removed during the run: the logs and events may be incomplete"]
     assert notes(queue, "folder_removed") == ([] if deed == "true" else said)
 
 

@@ -105,14 +105,14 @@ def test_a_question_that_needs_far_too_many_rounds_ends_early(
     submit(queue)
     group = OpenGroup(until, repeat, 1e9, frozenset({"SUCCEEDED"}), is_whole=True)
     _, why = next_round._judged(queue.layout, 1, group, 1e9 + took_s)
-    assert why == ("about 71 more rounds would be needed: mpsq rerun g1 --rounds 71 continues" if is_closed else "")
+    assert why == ("about 71 more rounds would be needed: mpsq rerun g1 --rounds 71 adds them" if is_closed else "")
 
 
 def test_a_goal_that_cannot_be_read_ends_its_rounds(queue: Queue) -> None:
     submit(queue)
     group = OpenGroup(Until('bisect {"key": null}'), 3, 1e9, frozenset({"SUCCEEDED"}), is_whole=True)
     _, why = next_round._judged(queue.layout, 1, group, 1e9)
-    assert why.startswith("mpsq could not judge it (ValidationError: ")
+    assert why.startswith("the rows cannot be compared (ValidationError: ")
 
 
 def test_a_question_that_its_time_may_still_decide_goes_on(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,7 +208,7 @@ def test_a_row_that_is_cancelled_gets_no_further_round(queue: Queue) -> None:
     end(worker)
     work(queue)
     rounds, why = ending(queue)
-    assert (rounds, why) == (4, "a run of round 4 was cancelled: mpsq rerun g1 --rounds 3 continues")
+    assert (rounds, why) == (4, "a run of round 4 was cancelled: mpsq rerun g1 --rounds 3 adds rounds")
 
 
 def test_a_question_that_is_deleted_while_it_is_judged_gets_no_further_round(queue: Queue) -> None:

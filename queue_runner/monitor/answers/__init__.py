@@ -69,7 +69,7 @@ def obstacle(families: Sequence[Family], goal: str) -> str:
     if any(not (part.reached or part.why) for part in parts):
         return ""
     last = ((arm.label, arm.ended[-1]) for arm in _without_run(families))
-    missing = (f"no run of job {run.job_id} ({label}) has a time: mpsq show {run.run}" for label, run in last)
+    missing = (f"no run of job {run.job_id} ({label}) has a time: mpsq show {run.run} says why" for label, run in last)
     alone = () if parts else ("no two rows can be compared: mpsq report --explain says how they differ",)
     return next(iter([*missing, *(part.why for part in parts if not part.reached), *alone]), "")
 

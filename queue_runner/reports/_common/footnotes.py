@@ -191,7 +191,7 @@ def _excluded(arms: Sequence[Arm], marks: CaveatMarks) -> Iterable[str]:
     used = {row.run_id for arm in arms for row in arm.used}
     yield from marks.excluded((row for arm in arms for row in arm.ended), used)
     if any(not arm.used and arm.median_s is not None for arm in arms):
-        without = "a row without valid runs shows its invalid ones and is not compared"
+        without = "a row that has only invalid runs shows them, but is not compared"
         yield Caveat(without, " (--all includes them)", minor=True)
 
 
@@ -294,4 +294,4 @@ def _pooled(arms: Sequence[Arm], context: Context) -> Iterable[str]:
     names = [*MAIN, *sorted({name for arm in arms for row in arm.used for name in row.factors})]
     mixed = [n for n in names if any(len({value_of(row, n) for row in arm.used}) > 1 for arm in arms)]
     if mixed:
-        yield Caveat(f"rows pool runs that differ in {', '.join(mixed)}", ": the median mixes them (--group-by)")
+        yield Caveat(f"rows pool runs that differ in {', '.join(mixed)}", ": --group-by separates them")
