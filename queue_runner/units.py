@@ -153,7 +153,8 @@ def plus_minus(x: Number, spread: Number, unit: str = "", scale: float = 1.0) ->
     """Format a value with its spread, both divided by `scale`: "220.7 ± 0.3 ms".
 
     The spread has one significant digit, two if the first is a 1. The value is rounded to the place of the spread's
-    last digit and has at most 4 significant digits. Without a spread: the value alone.
+    last digit and has at most 4 significant digits; then the spread ends there, too, unless it would be 0. Without a
+    spread: the value alone.
     """
     if (text := not_finite(x)) is not None or x is None:
         return text or MISSING
@@ -167,8 +168,9 @@ def plus_minus(x: Number, spread: Number, unit: str = "", scale: float = 1.0) ->
     places = -_exponent(width, 1)
     if f"{width:.0e}".startswith("1"):
         places += 1
-    shown = _to_place(value, min(places, 3 - _exponent(value, 4)))
-    return f"{shown} {PLUS_MINUS} {_to_place(width, places)}{tail}"
+    most = min(places, 3 - _exponent(value, 4))
+    places = most if round(width, most) else places
+    return f"{_to_place(value, most)} {PLUS_MINUS} {_to_place(width, places)}{tail}"
 
 
 def without_spread(x: Number, spread: Number, scale: float = 1.0) -> str:

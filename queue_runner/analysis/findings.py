@@ -44,6 +44,10 @@ MARGINS = (1, 2, 3, 5, 10)
 """Per cent by which two rows may differ and still be of equal use to somebody."""
 
 
+MOST_OFFERED = 40
+"""More rounds than this are not offered: the rows hardly differ, or vary too much for an answer."""
+
+
 class RunDetails(Struct, frozen=True):
     """Data of single runs, by run_id. `step0`: losses before the first step, by name; `last_eval`: number and seconds
     of the last iteration that includes an evaluation, in logs that do not time evaluations separately."""
@@ -158,17 +162,18 @@ def _open(family: Family) -> Iterable[str]:
             no_rounds = next((row.instead_of_rounds for row in ours if row.instead_of_rounds), "")
             verdicts = [answer for _, answer in undecided]
             command = no_rounds or _towards_an_answer(verdicts, min(groups), fewest) if len(groups) == 1 else needs
-            yield NextStep(reason + which, command)
+            yield NextStep(reason + which, command) if command else Finding(reason + which)
 
 
 def _towards_an_answer(undecided: Sequence[Verdict], group: int, fewest: int) -> str:
-    """Return the command for more rounds; if they are many and the intervals narrow, one that they already answer."""
+    """Return the command for more rounds; if they are many and the intervals narrow, one that they already answer; ""
+    if they are too many."""
     if fewest > MOST_ROUNDS and all(answer.of_time and answer.low is not None for answer in undecided):
         widest = max(abs(end) for answer in undecided for end in answer.on_scale)
         for margin in MARGINS:
             if widest < math.log1p(margin / 100):
                 return f"mpsq report g{group} --same-within {margin}%"
-    return f"mpsq rerun g{group} --rounds {fewest}"
+    return f"mpsq rerun g{group} --rounds {fewest}" if fewest <= MOST_OFFERED else ""
 
 
 def _incomplete(pairs: Iterable[Pair]) -> Iterable[str]:
@@ -230,11 +235,15 @@ def answer(family: Family) -> str:
 
 
 def metric_answer(family: Family, name: str) -> Iterable[str]:
-    """Say the answer on a metric in one sentence: the largest difference that has a word, else the largest."""
+    """Say the answer on a metric in one sentence: the largest difference that has a word, else the largest. A second
+    sentence says the next one that has a word."""
     pairs = [pair for pair in (*family.pairs, *family.twins) if name in pair.metrics]
-    if not pairs:
-        return
-    best = max(pairs, key=lambda pair: (pair.metrics[name].decided, abs(pair.metrics[name].change)))
+    pairs.sort(key=lambda pair: (pair.metrics[name].decided, abs(pair.metrics[name].change)), reverse=True)
+    differ = [pair for pair in pairs if pair.metrics[name].decided and pair.metrics[name].word is not Word.SAME]
+    yield from (_metric_answer(family, name, pair) for pair in differ[:2] or pairs[:1])
+
+
+def _metric_answer(family: Family, name: str, best: Pair) -> str:
     arm, base, answer = best.arm.label, best.baseline.label, best.metrics[name]
     size, *values = (
         units.measured(x, answer.low, answer.high) for x in (abs(answer.change), answer.value, answer.baseline)
@@ -251,7 +260,7 @@ def metric_answer(family: Family, name: str) -> Iterable[str]:
     repeated = answer.why and answer.why in (family.metrics[name], best.verdict.why)
     needs = "" if answer.decided else "undecided" if repeated else f"undecided: {answer.next_step}"
     limits = needs if family.metrics[name] else ", ".join(filter(None, [interval, answer.rounds, needs]))
-    yield f"{text}, {' vs '.join(values)} ({limits})"
+    return f"{text}, {' vs '.join(values)} ({limits})"
 
 
 def without_words(family: Family) -> Iterable[str]:

@@ -50,9 +50,14 @@ def obstacles(arms: Sequence[Arm], named: Collection[str] = ()) -> dict[str, str
     if _train_differently(arms) and len({row.n_iters for row in rows}) == 1:
         names |= dict.fromkeys(LOSSES)
     compared = {name: _same_seed(arms) or _repeated(arms, name) for name in names if _varies(arms, name, name in named)}
-    remedy = "--metric reads it from the output, mpsq_report sends it"
-    single = "" if sum(bool(arm.used) for arm in arms) < 2 else f"fewer than two rows have it; {remedy}"
-    return compared | dict.fromkeys({*named} - compared.keys(), single)
+    several = sum(bool(arm.used) for arm in arms) > 1
+    return compared | {name: _absent(rows, name) if several else "" for name in {*named} - compared.keys()}
+
+
+def _absent(rows: Sequence[ReportedRun], name: str) -> str:
+    if all(value(row, name) is None for row in rows):
+        return "no run has it: check its name, and the pattern of --metric"
+    return "fewer than two rows have it; --metric reads it from the output, mpsq_report sends it"
 
 
 def mean(arm: Arm, name: str) -> float | None:

@@ -185,8 +185,8 @@ _ENDED = {
         "mpsq show {run} shows its command and folder; fix them, then mpsq retry {run}",
     ),
     Outcome.DEVICE_UNAVAILABLE: ("its device is not available{reason}", "mpsq doctor tries every device"),
-    Outcome.TIMED_OUT: ("it took longer than --timeout allows{reason}", "submit it again with a longer --timeout"),
-    Outcome.STALLED: ("it reported nothing for too long{ran}{reason}", _LOGS),
+    Outcome.TIMED_OUT: ("its --timeout ended it{reason}", "submit it again with a longer --timeout"),
+    Outcome.STALLED: ("its --stall ended it{ran}{reason}", _LOGS),
     Outcome.OUT_OF_MEMORY: ("it ran out of memory{ran}{reason}", "submit it with a smaller batch or model"),
     Outcome.OUTPUT_LIMIT: (
         "it wrote more output than allowed{ran}{reason}",

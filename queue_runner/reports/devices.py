@@ -72,7 +72,7 @@ def finish(stored: list[ReportedRun], context: Context) -> Result:
     by = context.options.aim.by
     shown = [row for family in result.families for row in family.shown]
     if by and not any(run_metrics.value(row, by) is not None for row in shown):
-        names = ["time", *sorted({name for family in result.families for name in family.metrics})]
+        names = ["time", *sorted({name for family in result.families for name in family.metrics} - {by})]
         known = did_you_mean(by, names[1:], f"--by takes {', '.join(names)}")
         reads = "mpsq run --metric 'loss=loss ([0-9.]+)' reads one from a log"
         raise UsageError(f'these runs are not compared by "{by}"', known if names[1:] else reads)

@@ -109,7 +109,7 @@ def expand(request: Request, shared: Shared | None = None) -> list[JobSpec]:
 def _refuse_both_or_none(request: Request) -> None:
     if bool(request.workload) == bool(request.argv):
         raise UsageError(
-            "submit takes a workload or a command", "mpsq submit nanogpt, or mpsq submit -- python train.py"
+            "give either a workload or a command", "for example mpsq submit nanogpt, or mpsq submit -- python train.py"
         )
 
 

@@ -60,7 +60,8 @@ def names(text: str, option: str) -> tuple[str, ...]:
     """Return comma-separated names without duplicates, in order. Raises: UsageError when one is empty."""
     words = [word.strip() for word in text.split(",")]
     if not all(words):
-        raise UsageError(f'{option} "{text}" has an empty value', f"give one value, or several as {option} a,b")
+        several = f"{option}{'=' if ' ' in option else ' '}a,b"  # --set lr=a,b
+        raise UsageError(f'{option} "{text}" has an empty value', f"give one value, or several as {several}")
     return tuple(dict.fromkeys(words))
 
 

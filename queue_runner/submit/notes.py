@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
@@ -84,6 +85,12 @@ def _folder_in_command(request: Request, cells: Cells) -> Iterator[str]:
         yield f"the command names {folder}, so it reads that folder, not the copy of the code"
 
 
+def _name_like_an_id(request: Request, cells: Cells) -> Iterator[str]:
+    name = cells[0].name
+    if re.fullmatch(r"g?\d+(\.\d+)?|@\w+", name, re.ASCII):
+        yield f'commands read "{name}" as an id: another --name, such as job-{name.strip("@")}, selects these jobs'
+
+
 def _stall_phases(request: Request, cells: Cells) -> Iterator[str]:
     limits = request.stall
     if request.workload is None and set(limits) - {"*"}:
@@ -139,6 +146,7 @@ _CHECKS = (
     _modes_without_graphs,
     _removed_flags,
     _folder_in_command,
+    _name_like_an_id,
     _stall_phases,
     _search,
     _guarded_folders,

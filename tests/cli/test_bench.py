@@ -43,7 +43,7 @@ def test_the_grid_of_this_machine(home: Path, mpsq: Cli, machine: Machine) -> No
     ran = mpsq.ok("bench", "toy", "--detach", "--json")
     assert len(ran.json()["jobs"]) == 4 and len(ran.json()["runs"]) == 12
     assert "toy: mps, compiled, tiny  3 x, not known yet" in ran.err
-    assert "12 runs: not known yet, since none of these 12 runs has run" in ran.err
+    assert "12 runs: not known yet: these 12 runs have no history" in ran.err
 
 
 def test_an_interpreter_without_torch_is_named(mpsq: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -136,9 +136,9 @@ def test_commands_are_alike_only_within_a_sweep(past: Past) -> None:
 
 def test_nothing_is_known_of_what_was_never_asked(past: Past) -> None:
     past.queue(NewJob(A))
-    assert past.look().sentence(NOW) == "not known yet, since it has not run on this machine before"
+    assert past.look().sentence(NOW) == "not known yet: it has no history"
     past.queue(NewJob(B))
-    assert past.look().sentence(NOW) == "not known yet, since none of these 2 runs has run on this machine before"
+    assert past.look().sentence(NOW) == "not known yet: these 2 runs have no history"
 
 
 def test_the_running_run_counts_with_what_is_left_of_it(past: Past) -> None:

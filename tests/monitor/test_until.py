@@ -64,7 +64,7 @@ def test_a_row_without_the_metric_is_named() -> None:
         ([None] * 3, {}, "no run of job 2"),
         (STEADY[:3], {"valid": False}, "no run of job 2"),
         ([1.0, None, None], {}, "2 of 3 rounds have a missing or retried run of mps eager"),
-        (STEADY[:3], {"config": "other"}, "no two rows can be compared"),
+        (STEADY[:3], {"config": "other"}, "no two rows can be compared: mpsq report"),
     ],
 )
 def test_no_round_follows_where_none_can_give_a_word(mps: Sequence[float | None], more: Any, why: str) -> None:
@@ -107,7 +107,7 @@ def test_the_metrics_of_the_command_line_need_words_too() -> None:
     assert [*by_accuracy[0].answers(by_accuracy[0].pairs[0])] == ["accuracy", ""]
     assert reached(families(aim=Aim(margins={"accuracy": 10.0})), DECIDED)
     nowhere = families(aim=Aim("precision"))
-    assert not reached(nowhere, DECIDED) and "fewer than two rows" in obstacle(nowhere, DECIDED)
+    assert not reached(nowhere, DECIDED) and "no run has it" in obstacle(nowhere, DECIDED)
     one_seed = families("loss", seeds=(1, 1, 1))
     assert not reached(one_seed, DECIDED) and "seed" in obstacle(one_seed, DECIDED)
 

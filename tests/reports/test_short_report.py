@@ -209,8 +209,9 @@ def test_a_single_row_shows_the_metric_that_somebody_asks_about(store: Store) ->
     result = store.report(by="score")
     assert result.rows[0]["metrics"]["score"]["value"] == 2.5
     assert any(line.split() == ["cpu", "eager", "2.500"] for line in short(store, by="score"))
-    with pytest.raises(UsageError, match="not compared by"):
+    with pytest.raises(UsageError, match="not compared by") as refused:
         store.report(by="other")
+    assert '"other"?' not in refused.value.hint  # it offered the word that it refused
 
 
 def undecided(store: Store) -> None:

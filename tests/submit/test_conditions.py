@@ -45,6 +45,21 @@ def test_a_note_on_a_long_word_that_names_the_folder(tmp_path: Path) -> None:
     assert any("reads that folder, not the copy" in note for note in notes)
 
 
+@pytest.mark.parametrize(
+    ("name", "is_noted"), [("12", True), ("g4", True), ("12.3", True), ("@last", True), ("gpt2", False)]
+)
+def test_a_note_on_a_name_that_commands_read_as_an_id(tmp_path: Path, name: str, is_noted: bool) -> None:
+    notes = plan.plan(requested(argv=("true",), cwd=str(tmp_path), name=name)).warnings
+    assert any(f'commands read "{name}" as an id' in note for note in notes) is is_noted
+
+
+def test_the_remedy_for_an_empty_value_is_accepted() -> None:
+    """It was `--set lr a,b`, which is refused."""
+    with pytest.raises(UsageError) as refused:
+        plan.plan(requested(argv=("echo", "{lr}"), sets=("lr=",)))
+    assert refused.value.hint.endswith("--set lr=a,b")
+
+
 def test_a_note_on_a_warm_up_that_leaves_nothing_to_measure() -> None:
     sets = ("max_iters=10", "warmup_iters=9")
     notes = plan.plan(requested(workload="nanogpt", device="cpu", sets=sets)).warnings

@@ -249,7 +249,7 @@ def test_dependencies_that_cannot_be(layout: Layout, submit: From, lines: list[A
         (b'{"command": ["a"], "set": {"": 1}}', '"set" contains the invalid name ""'),
         (b'{"command": ["a"], "set": {"x": [" "]}}', '"set.x" has an empty value'),
         (b'{"command": ["a"], "device": [""]}', '"device" has an empty value'),
-        (b'{"command": ["true"], "workload": "toy"}', "line 1: submit takes a workload or a command"),
+        (b'{"command": ["true"], "workload": "toy"}', "line 1: give either a workload or a command"),
         (b'{"workload": "toy",}', "line 1 is not valid JSON: "),
         (b"workload=toy", "line 1 is not valid JSON: expecting value at column 1"),
         (b'\n\n"toy"', "line 3 is not a JSON object"),

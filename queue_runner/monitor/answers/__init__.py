@@ -70,7 +70,9 @@ def obstacle(families: Sequence[Family], goal: str) -> str:
         return ""
     last = ((arm.label, arm.ended[-1]) for arm in _without_run(families))
     missing = (f"no run of job {run.job_id} ({label}) has a time: mpsq show {run.run} says why" for label, run in last)
-    alone = () if parts else ("no two rows can be compared: mpsq report --explain says how they differ",)
+    is_one = sum(len(family.arms) for family in families) == 1
+    why = "its jobs are equal" if is_one else "mpsq report --explain says how the rows differ"
+    alone = () if parts else (f"no two rows can be compared: {why}",)
     return next(iter([*missing, *(part.why for part in parts if not part.reached), *alone]), "")
 
 
