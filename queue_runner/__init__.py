@@ -1,3 +1,3 @@
 """mpsq: one accelerator, one job at a time, numbers you can trust."""
 
-__version__ = "0.2.0"
+__version__ = "1.0.0"
