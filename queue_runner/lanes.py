@@ -18,6 +18,8 @@ from queue_runner.spec import JobSpec
 SERIAL, AUTO = "serial", "auto"
 REMOTE_GLOB = "*-g[0-9]*-??????"
 """How SQLite finds the lanes of other machines, NAME-gGROUP-HASH: no lane of this one has -g in its name."""
+ELSEWHERE = f"state <> 'DONE' AND lane GLOB '{REMOTE_GLOB}'"
+"""The condition of the index runs_elsewhere. SQLite uses the index only for a statement with the same text."""
 _GPU = re.compile(r"(GPU|MIG)-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _CPU = re.compile(r"cpu:\d{1,5}(-\d{1,5})?(\+\d{1,5}(-\d{1,5})?)*")
 _REMOTE = re.compile(r"-g\d+-[0-9a-f]{6}$")

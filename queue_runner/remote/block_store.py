@@ -15,7 +15,7 @@ from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from queue_runner.host import job_environments
-from queue_runner.lanes import REMOTE_GLOB
+from queue_runner.lanes import ELSEWHERE, REMOTE_GLOB
 from queue_runner.model import DEFAULT_LANE, PREFLIGHT, Ending, Outcome, RunId, State, Verb
 from queue_runner.paths import Layout
 from queue_runner.remote.block import Instructions, PlannedJob, PlannedRun
@@ -25,8 +25,6 @@ from queue_runner.store.engine import Connection
 from queue_runner.store.jobs import Claimed, move, places
 
 _RUNS = "SELECT id, job_id, number, state, claimed_at, started_at, coalesce(token, ''), cancel_requested_at FROM runs"
-_ELSEWHERE = f"state <> 'DONE' AND lane GLOB '{REMOTE_GLOB}'"
-"""What the index runs_elsewhere has: it is used only if the statement has its very words."""
 _CHOSEN = "(SELECT value FROM json_each(?))"
 _ENDED_ELSEWHERE = f"""
 SELECT r.id FROM runs r JOIN jobs j ON j.id = r.job_id
@@ -68,12 +66,12 @@ class BlockRun(Struct, frozen=True):
 
 def open_lanes(connection: Connection) -> list[str]:
     """Return the names of the lanes that have runs which are not DONE."""
-    return connection.column(f"SELECT DISTINCT lane FROM runs WHERE {_ELSEWHERE} ORDER BY lane")
+    return connection.column(f"SELECT DISTINCT lane FROM runs WHERE {ELSEWHERE} ORDER BY lane")
 
 
 def something_waits(connection: Connection) -> bool:
     """Return whether a run of a remote lane is waiting to be sent or under way."""
-    sql = f"SELECT 1 FROM runs INDEXED BY runs_elsewhere WHERE {_ELSEWHERE} AND state <> 'HELD' LIMIT 1"
+    sql = f"SELECT 1 FROM runs INDEXED BY runs_elsewhere WHERE {ELSEWHERE} AND state <> 'HELD' LIMIT 1"
     return connection.row(sql) is not None
 
 
@@ -89,9 +87,7 @@ def lanes_by_token(connection: Connection) -> dict[str, str]:
 
 
 def ready(connection: Connection, lane: str, now: float) -> list[int]:
-    """Return the runs of a lane that may start and were not sent, in their order; none while the queue is paused."""
-    if DEFAULT_LANE in lane_claims.paused(connection):
-        return []
+    """Return the runs of a lane that may start and were not sent, in their order."""
     sql = "SELECT id FROM runs WHERE lane = ? AND token IS NULL AND cancel_requested_at IS NULL"
     unsent = {*connection.column(sql, [lane])}
     return [run.run_id for run in lane_claims.waiting(connection, now, lane) if run.run_id in unsent]

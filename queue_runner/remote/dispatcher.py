@@ -222,10 +222,10 @@ class Dispatcher:
             return
         if not target.profile.is_box:
             with writing(self._engine) as connection:
-                if block_store.complete_rounds(connection, ids) and not (
-                    ids := block_store.ready(connection, lane, now)
-                ):
-                    return
+                if block_store.complete_rounds(connection, ids):
+                    ids = block_store.ready(connection, lane, now)
+            if not ids:
+                return  # paused meanwhile
         token = secrets.token_hex(16)
         with looking(self._engine) as connection:
             runs = [block_store.claimed(connection, id) for id in ids]

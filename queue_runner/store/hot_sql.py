@@ -32,7 +32,7 @@ WHERE runs.state = 'QUEUED' AND runs.lane = :this_lane AND (runs.not_before_at I
 FROM v_dependency
 WHERE runs.job_id = v_dependency.job_id AND v_dependency.verdict != 'met')) AND NOT (EXISTS (SELECT *
 FROM lanes
-WHERE lanes.name = :this_lane AND lanes.paused_at IS NOT NULL)) AND NOT (EXISTS (SELECT *
+WHERE (lanes.name = :this_lane OR lanes.name = 'machine') AND lanes.paused_at IS NOT NULL)) AND NOT (EXISTS (SELECT *
 FROM lanes
 WHERE instr(',' || jobs.lane || ',', ',' || lanes.name || ',') > 0 AND lanes.name != 'machine' AND lanes.paused_at IS NOT NULL))
 LIMIT 1 OFFSET 0
@@ -42,7 +42,7 @@ SELECT DISTINCT runs.job_id
 FROM runs
 WHERE runs.state = 'QUEUED' AND runs.lane = :this_lane AND NOT (EXISTS (SELECT *
 FROM lanes
-WHERE lanes.name = :this_lane AND lanes.paused_at IS NOT NULL))
+WHERE (lanes.name = :this_lane OR lanes.name = 'machine') AND lanes.paused_at IS NOT NULL))
 """
 PAUSED_JOBS = """
 SELECT DISTINCT runs.job_id
@@ -99,7 +99,7 @@ WHERE runs.state = 'QUEUED' AND runs.lane = :this_lane AND (runs.not_before_at I
 FROM v_dependency
 WHERE runs.job_id = v_dependency.job_id AND v_dependency.verdict != 'met')) AND NOT (EXISTS (SELECT *
 FROM lanes
-WHERE lanes.name = :this_lane AND lanes.paused_at IS NOT NULL)) AND NOT (EXISTS (SELECT *
+WHERE (lanes.name = :this_lane OR lanes.name = 'machine') AND lanes.paused_at IS NOT NULL)) AND NOT (EXISTS (SELECT *
 FROM lanes
 WHERE instr(',' || jobs.lane || ',', ',' || lanes.name || ',') > 0 AND lanes.name != 'machine' AND lanes.paused_at IS NOT NULL)) AND runs.id = :run_id
 """
@@ -110,7 +110,7 @@ WHERE runs.state = 'QUEUED' AND runs.lane = :this_lane AND (runs.not_before_at I
 FROM v_dependency
 WHERE runs.job_id = v_dependency.job_id AND v_dependency.verdict != 'met')) AND NOT (EXISTS (SELECT *
 FROM lanes
-WHERE lanes.name = :this_lane AND lanes.paused_at IS NOT NULL)) AND NOT (EXISTS (SELECT *
+WHERE (lanes.name = :this_lane OR lanes.name = 'machine') AND lanes.paused_at IS NOT NULL)) AND NOT (EXISTS (SELECT *
 FROM lanes
 WHERE instr(',' || jobs.lane || ',', ',' || lanes.name || ',') > 0 AND lanes.name != 'machine' AND lanes.paused_at IS NOT NULL)) ORDER BY runs.job_priority DESC, runs.position, runs.id
 """

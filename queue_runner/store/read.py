@@ -20,7 +20,7 @@ from urllib.parse import quote
 from msgspec import Struct
 
 from queue_runner.errors import DamageError, MpsqError, SchemaError, UsageError
-from queue_runner.lanes import REMOTE_GLOB, is_remote, parts
+from queue_runner.lanes import ELSEWHERE, is_remote, parts
 from queue_runner.model import DEFAULT_LANE, IDS, PREFLIGHT, Outcome, Selector, State
 from queue_runner.paths import Layout
 from queue_runner.units import counted, duration
@@ -360,7 +360,7 @@ GROUP BY r.lane ORDER BY min(r.id)
 
 def remote_lanes(connection: sqlite3.Connection) -> dict[str, RemoteLane]:
     """Return the lanes of other machines with runs that are not DONE by name, in the order of their submission."""
-    sql = f"SELECT DISTINCT lane FROM runs WHERE state <> 'DONE' AND lane GLOB '{REMOTE_GLOB}'"
+    sql = f"SELECT DISTINCT lane FROM runs WHERE {ELSEWHERE}"
     if not (names := [name for (name,) in tuples(connection, sql)]):
         return {}
     return {row[0]: RemoteLane(*row) for row in tuples(connection, _REMOTE_LANES, [json.dumps(names)])}

@@ -20,7 +20,7 @@ from sqlalchemy import (
     text,
 )
 
-from queue_runner.lanes import REMOTE_GLOB
+from queue_runner.lanes import ELSEWHERE
 from queue_runner.model import DEFAULT_LANE, Obstacle, Outcome, State
 from queue_runner.store.questions import QUESTION
 
@@ -153,7 +153,7 @@ runs = Table(
     Index("runs_ended", "ended_at"),
     Index("runs_queue", "lane", text("job_priority DESC"), "position", sqlite_where=text("state = 'QUEUED'")),
     Index("runs_unended", "position", sqlite_where=text("state <> 'DONE'")),
-    Index("runs_elsewhere", "lane", sqlite_where=text(f"state <> 'DONE' AND lane GLOB '{REMOTE_GLOB}'")),
+    Index("runs_elsewhere", "lane", sqlite_where=text(ELSEWHERE)),
     Index("runs_not_before", "not_before_at", sqlite_where=text("not_before_at IS NOT NULL")),
     sqlite_autoincrement=True,
 )

@@ -107,7 +107,8 @@ ADD_RUN = _add(runs, *_GIVEN).values(_AS_ITS_JOB).returning(runs.c.id)
 # -- which run may start -----------------------------------------------------------------------------------------------
 
 _VERDICTS = table("v_dependency", column("job_id"), column("on_job_id"), column("condition"), column("verdict"))
-_PAUSED = exists().where(lanes.c.name == _LANE, lanes.c.paused_at.is_not(None))
+_PAUSED = exists().where(or_(lanes.c.name == _LANE, lanes.c.name == DEFAULT_LANE), lanes.c.paused_at.is_not(None))
+"""Whether the lane is paused, or the whole queue: also for lanes of other machines."""
 _BOUND_TO_PAUSED = (
     exists()
     .where(
