@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
@@ -12,6 +11,7 @@ from pathlib import Path
 from queue_runner import units
 from queue_runner.host import protected
 from queue_runner.host.once_a_day import RepeatedNote
+from queue_runner.model import parse_selector
 from queue_runner.spec import JobSpec
 from queue_runner.submit import expand, gpus, launchers
 from queue_runner.submit.submit_options import Request
@@ -87,7 +87,7 @@ def _folder_in_command(request: Request, cells: Cells) -> Iterator[str]:
 
 def _name_like_an_id(request: Request, cells: Cells) -> Iterator[str]:
     name = cells[0].name
-    if re.fullmatch(r"g?\d+(\.\d+)?|@\w+", name, re.ASCII):
+    if name.startswith("@") or (name and parse_selector(name).name is None):
         yield f'commands read "{name}" as an id: another --name, such as job-{name.strip("@")}, selects these jobs'
 
 
