@@ -9,10 +9,12 @@ from types import ModuleType
 def import_scheduler() -> None:
     """Import what APScheduler takes one function of asyncio for, without the rest of asyncio, which would keep 3 of
     the worker's 40 MB."""
+    if "asyncio" in sys.modules:
+        return
     function_alone = ModuleType("asyncio")
     function_alone.iscoroutinefunction = inspect.iscoroutinefunction  # type: ignore[attr-defined]
     sys.modules["asyncio"] = function_alone
-    with suppress(ImportError):  # a version that needs more gets asyncio itself, below
+    with suppress(ImportError, AttributeError):  # a version that needs more gets asyncio itself, below
         import apscheduler.util  # noqa: F401
     del sys.modules["asyncio"]
 

@@ -447,14 +447,14 @@ def _migrate(layout: paths.Layout) -> None:
 def _migrate_in_child(layout: paths.Layout) -> None:
     """Migrate in a child process: SQLAlchemy and Alembic would keep 25 MB of this one as long as it lives.
 
-    Raises: MpsqError as `migrate.ensure`.
+    Raises: MpsqError as `migrate.upgrade`.
     """
     reader, writer = os.pipe()
     child = os.fork()
     if not child:
         error: BaseException | None = None
         try:
-            migrate.ensure(layout, holds_worker_lock=True)
+            migrate.upgrade(layout, holds_worker_lock=True)
         except BaseException as raised:
             error = raised
         with contextlib.suppress(Exception):

@@ -151,7 +151,7 @@ def adapt() -> None:
     lane_list.resolve = lambda setting, *_: (_lanes(setting), [])  # type: ignore[assignment]
     plan._take_snapshots = lambda layout, planned: [Taken(None) for _ in planned.jobs]
     steps.WardenStarter = _Starter  # type: ignore[assignment, misc]
-    main_loop._migrate_in_child = functools.partial(migrate.ensure, holds_worker_lock=True)  # a real child, otherwise
+    main_loop._migrate_in_child = functools.partial(migrate.upgrade, holds_worker_lock=True)  # a real child, otherwise
     backups._mtime = _mtime
     sqlite_files.install()
     extensions.installed()  # the first call reads files of other packages
