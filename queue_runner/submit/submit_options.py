@@ -218,7 +218,7 @@ class Request:
     until: str | None = _option(
         Kind.TEXT,
         "decided: add 3 to 20 rounds (one run of each job) until each row of the report has a verdict. 1%: until the"
-        " confidence interval of each speedup, or of the time of an only row, is at most 1% wide.",
+        " confidence interval of each speedup, or of the only row's time, is at most 1% wide.",
         "GOAL",
         convert=_goal,
     )
