@@ -70,8 +70,10 @@ def open_lanes(connection: Connection) -> list[str]:
 
 
 def something_waits(connection: Connection) -> bool:
-    """Return whether a run of a remote lane is waiting to be sent or under way."""
-    sql = f"SELECT 1 FROM runs INDEXED BY runs_elsewhere WHERE {ELSEWHERE} AND state <> 'HELD' LIMIT 1"
+    """Return whether a run of a remote lane is under way, or is waiting to be sent and the queue is not paused."""
+    paused = f"EXISTS (SELECT 1 FROM lanes WHERE name = '{DEFAULT_LANE}' AND paused_at IS NOT NULL)"
+    sql = f"""SELECT 1 FROM runs INDEXED BY runs_elsewhere
+        WHERE {ELSEWHERE} AND state <> 'HELD' AND (token IS NOT NULL OR NOT {paused}) LIMIT 1"""
     return connection.row(sql) is not None
 
 

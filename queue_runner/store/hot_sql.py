@@ -342,7 +342,7 @@ SELECT runs.job_id
 FROM runs JOIN jobs ON jobs.id = runs.job_id
 WHERE runs.state = 'QUEUED' AND NOT (EXISTS (SELECT *
 FROM lanes
-WHERE lanes.name = runs.lane AND lanes.paused_at IS NOT NULL)) AND NOT (EXISTS (SELECT *
+WHERE (lanes.name = runs.lane OR lanes.name = 'machine' AND runs.token IS NULL) AND lanes.paused_at IS NOT NULL)) AND NOT (EXISTS (SELECT *
 FROM lanes
 WHERE instr(',' || jobs.lane || ',', ',' || lanes.name || ',') > 0 AND lanes.name != 'machine' AND lanes.paused_at IS NOT NULL))
 """

@@ -304,7 +304,12 @@ TERMS_OF_JOB = select(
 TAGS_OF_JOB = select(schema.job_tags.c.tag).where(schema.job_tags.c.job_id == _JOB_ID)
 ANY_RUNNING = select(runs.c.id).where(runs.c.state == State.RUNNING).limit(1)
 ALL_QUEUED_JOBS = select(runs.c.job_id).where(runs.c.state == State.QUEUED)
-_ON_PAUSED = exists().where(lanes.c.name == runs.c.lane, lanes.c.paused_at.is_not(None)).correlate(runs)
+_UNSENT_OF_THE_QUEUE = and_(lanes.c.name == DEFAULT_LANE, runs.c.token.is_(None))
+_ON_PAUSED = (
+    exists()
+    .where(or_(lanes.c.name == runs.c.lane, _UNSENT_OF_THE_QUEUE), lanes.c.paused_at.is_not(None))
+    .correlate(runs)
+)
 ALL_UNPAUSED_JOBS = ALL_QUEUED_JOBS.select_from(_RUNS_OF_JOBS).where(~_ON_PAUSED, ~_BOUND_TO_PAUSED)
 RUN_ENDS = (
     select(job_events.c.id, job_events.c.verb, job_events.c.run_id, runs.c.outcome, runs.c.number)

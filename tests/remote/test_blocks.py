@@ -26,7 +26,8 @@ from queue_runner.remote.json_files import write_json
 from queue_runner.remote.profile import Profile
 from queue_runner.remote.ssh import Ssh
 from queue_runner.remote.target import NotSent, Refused, Seen, Unreachable
-from queue_runner.store import read, retries
+from queue_runner.store import hook_events, read, retries
+from queue_runner.store.engine import looking, open_engine
 from queue_runner.submit import plan
 from tests.queue_support import until
 from tests.remote.block_support import Front, StandIn, write_result
@@ -61,9 +62,17 @@ def test_a_paused_queue_sends_nothing(front: Front) -> None:
     assert pausing.pause_lane(front.layout, "by hand")
     front.blocks.step()
     assert front.target.sent == [] and front.row()["state"] == "QUEUED"
+    assert not front.blocks.busy() and idle(front), "a worker that ends with its work does not wait for mpsq resume"
     pausing.pause_lane(front.layout, None)
     front.blocks.step()
     assert len(front.target.sent) == 1
+    assert pausing.pause_lane(front.layout, "by hand")
+    assert front.blocks.busy() and not idle(front), "runs that were sent go on"
+
+
+def idle(front: Front) -> bool:
+    with looking(open_engine(front.layout.db)) as connection:
+        return hook_events.is_idle(connection)
 
 
 def test_a_block_that_was_made_void_has_not_started(front: Front) -> None:
