@@ -165,7 +165,8 @@ def test_by_hand_without_the_queue(tmp_path: Path) -> None:
         text=True,
         check=True,
     )
-    assert "iter      0" in done.stdout and "median" not in done.stderr and not list(tmp_path.iterdir())
+    written = {path.name for path in tmp_path.iterdir()} - {".nv"}  # CUDA's own cache
+    assert "iter      0" in done.stdout and "median" not in done.stderr and not written
 
 
 def test_help_lists_every_key(tmp_path: Path) -> None:
