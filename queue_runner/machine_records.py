@@ -9,7 +9,9 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, TypeVar
 
-from msgspec import Meta, Struct, ValidationError, convert, structs, to_builtins
+from msgspec import Meta, Struct, ValidationError, structs, to_builtins
+
+from queue_runner.decoding import convert
 
 S = TypeVar("S", bound=Struct)
 Number = Annotated[int, Meta(ge=0, le=1 << 30)]

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from operator import attrgetter
 from typing import Any
 
-import msgspec
 from msgspec import Struct, field
 from msgspec.structs import asdict, replace
 
+from queue_runner.decoding import from_json
 from queue_runner.model import Condition
 
 Value = str | int | float | bool
@@ -253,7 +253,7 @@ class Aim(Struct, frozen=True):
 
     @classmethod
     def from_json(cls, text: str) -> Aim:
-        return msgspec.json.decode(text, type=cls)
+        return from_json(text, cls)
 
     def over(self, stored: Aim) -> Aim:
         """Return this aim, completed by a stored one."""

@@ -28,6 +28,7 @@ from queue_runner.bundles.harmless import (
     Name,
     Prose,
 )
+from queue_runner.decoding import convert, prepared
 from queue_runner.ingest import parsers
 from queue_runner.ingest.storable import BadLine, storable
 from queue_runner.machine_records import Machine
@@ -285,7 +286,7 @@ class Table(Struct, frozen=True, dict=True):
 
     @cached_property
     def _decoder(self) -> msgspec.msgpack.Decoder[Any]:
-        return msgspec.msgpack.Decoder(list[self.row])  # type: ignore[name-defined]
+        return msgspec.msgpack.Decoder(prepared(list[self.row]))  # type: ignore[name-defined]
 
     def decode(self, data: bytes) -> list[Any]:
         """Return the rows in MessagePack, each value checked, and JSON as mpsq writes it. Raises: BadBundle."""
@@ -355,14 +356,14 @@ def _check_leaves(value: Any) -> None:
         for item in value.values() if type(value) is dict else ():
             _check_leaves(item)
     else:
-        msgspec.convert(value, Prose | Integer | float | bool | None)
+        convert(value, Prose | Integer | float | bool | None)
 
 
 def _question(value: Any, _row: Any) -> dict[str, Any]:
     """Check the question of a job. Raises: BadLine, ValidationError for a field or a value that no job has; BadBundle
     for a log format that only another mpsq knows."""
     storable(value)
-    question = msgspec.convert(value, TravellingQuestion)
+    question = convert(value, TravellingQuestion)
     if question.parser is not None and question.parser not in parsers.names():
         raise BadBundle(f"a job has the log format {question.parser!a}, which this mpsq does not know", "upgrade mpsq")
     if any(type(setting) is float and abs(setting) > 1e300 for setting in question.params.values()):
@@ -372,14 +373,14 @@ def _question(value: Any, _row: Any) -> dict[str, Any]:
 
 
 def _tags(value: Any, _row: Any) -> list[str]:
-    tags = msgspec.convert(value, Annotated[list[Name], Meta(max_length=MOST_ITEMS)])
+    tags = convert(value, Annotated[list[Name], Meta(max_length=MOST_ITEMS)])
     if any(len(tag) > MOST_TAG for tag in tags):
         raise BadLine(f"a tag has more than {MOST_TAG} characters")
     return sorted({*tags})
 
 
 def _aim(value: Any, _row: Any) -> Any:
-    return msgspec.to_builtins(msgspec.convert(value, TravellingAim))
+    return msgspec.to_builtins(convert(value, TravellingAim))
 
 
 Facts = Annotated[dict[Name, Fact | None], Meta(max_length=MOST_FACTS)]
@@ -397,13 +398,13 @@ def _facts(value: Any, row: Any) -> dict[str, Any]:
     are none.)"""
     storable(value)
     if row.kind == "machine":
-        msgspec.convert(value, Machine)
-    facts = msgspec.convert(value, dict[Name, Any])
+        convert(value, Machine)
+    facts = convert(value, dict[Name, Any])
     for name, held in facts.items():
         if row.kind == "software" and name in _SOFTWARE:
-            msgspec.convert(held, _SOFTWARE[name])
-        for item in msgspec.convert(held, Many) if type(held) is list else [held]:
-            msgspec.convert(item, Facts if type(item) is dict else Fact | None)
+            convert(held, _SOFTWARE[name])
+        for item in convert(held, Many) if type(held) is list else [held]:
+            convert(item, Facts if type(item) is dict else Fact | None)
     return facts
 
 

@@ -17,6 +17,7 @@ from queue_runner.bundles import collect, reading
 from queue_runner.bundles.batches import Batches
 from queue_runner.bundles.harmless import BadBundle
 from queue_runner.bundles.reading import Content, Frames, RunContent
+from queue_runner.decoding import from_json
 from queue_runner.host.warden_records import RunEnd
 from queue_runner.model import Ending, Outcome, RunId
 from queue_runner.paths import Layout
@@ -90,7 +91,7 @@ def _end(content: RunContent) -> RunEnd | None:
     if not content.rows["exits"]:
         return None
     try:
-        end = msgspec.json.decode(content.rows["exits"][0].exit_json, type=RunEnd)
+        end = from_json(content.rows["exits"][0].exit_json, RunEnd)
     except msgspec.DecodeError as error:
         raise BadBundle("the record of an exit is invalid") from error
     if not end.says_how:

@@ -12,6 +12,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct
 
+from queue_runner.decoding import from_json, prepared
+
 Number = Annotated[float, Meta(gt=-1e18, lt=1e18)]
 Time = Annotated[float, Meta(ge=0, le=1e11)]
 """Unix seconds, until the year 5138, which every calendar of Python can show."""
@@ -108,14 +110,14 @@ _KINDS: dict[str, type[Struct]] = {
 def decode(name: str, data: bytes) -> Any:
     """Return the record in a file of this name; None for content that no warden writes."""
     try:
-        return msgspec.json.decode(data, type=_KINDS[name])
+        return from_json(data, _KINDS[name])
     except (ValueError, RecursionError):
         return None
 
 
 def decode_noted(data: bytes) -> Iterator[NotedProcess]:
     """Yield the processes in pids.jsonl. The last line may be torn, where the warden was killed."""
-    decoder = msgspec.json.Decoder(NotedProcess)
+    decoder = msgspec.json.Decoder(prepared(NotedProcess))
     for line in data.splitlines():
         try:
             yield decoder.decode(line)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 
-from msgspec import convert
 from msgspec.structs import asdict
 
 from queue_runner.analysis.clock_check import LineTimes
+from queue_runner.decoding import convert
 from queue_runner.events import Eval, Event, Iter, LogEvent, Phase
 
 

@@ -14,8 +14,9 @@ from collections.abc import Callable
 from json.decoder import JSONDecoder
 from typing import Any, NoReturn, TypeVar
 
-from msgspec import Struct, ValidationError, convert, structs
+from msgspec import Struct, ValidationError, structs
 
+from queue_runner.decoding import convert
 from queue_runner.errors import MpsqError
 from queue_runner.events import (
     FIELD_DROPPED,

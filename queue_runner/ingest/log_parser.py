@@ -10,6 +10,7 @@ from typing import ClassVar, Self
 import msgspec
 from msgspec import Struct
 
+from queue_runner.decoding import convert
 from queue_runner.events import Counts, LogEvent, Note
 from queue_runner.ingest.time_output import TimeOutput
 from queue_runner.machine_records import known_fields
@@ -77,7 +78,7 @@ class LogParser:
     def restore(self, state: str) -> None:
         """Continue where the parser that returned this state stopped."""
         fields = json.loads(state)
-        self._time = msgspec.convert(fields["time"], TimeOutput)
+        self._time = convert(fields["time"], TimeOutput)
         for name in set(self.KEPT) & fields.keys():  # an older mpsq that began the run may have stored fewer
             kind = type(getattr(self, name))
             setattr(self, name, known_fields(fields[name], kind) if issubclass(kind, Struct) else fields[name])

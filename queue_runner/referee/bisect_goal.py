@@ -13,6 +13,7 @@ from queue_runner import units
 from queue_runner.analysis import run_metrics
 from queue_runner.analysis.comparison import Family
 from queue_runner.analysis.rounds import contrast
+from queue_runner.decoding import from_json
 from queue_runner.referee import evidence
 from queue_runner.referee.bisection import SURE, Bisection, Measured, NamedStep, VersionPair
 
@@ -40,7 +41,7 @@ class Query(Struct, frozen=True):
 
     @classmethod
     def from_json(cls, text: str) -> Query:
-        return json.decode(text, type=cls)
+        return from_json(text, cls)
 
     def failure(self, families: Sequence[Family]) -> tuple[int | None, str] | None:
         """Return the version that failed, None where it is nobody's fault, and a sentence; None if all is well."""

@@ -16,6 +16,7 @@ from msgspec import Struct, field, json
 
 from queue_runner import units
 from queue_runner.analysis.comparison import Family
+from queue_runner.decoding import from_json
 from queue_runner.errors import MpsqError, UsageError, did_you_mean
 from queue_runner.model import Outcome
 from queue_runner.monitor import answers
@@ -78,7 +79,7 @@ class Conditions(Struct, frozen=True):
 
     @classmethod
     def from_goal(cls, goal: str) -> Conditions:
-        return json.decode(goal.removeprefix(f"{GOAL} "), type=cls)
+        return from_json(goal.removeprefix(f"{GOAL} "), cls)
 
 
 class Entrant(Struct, frozen=True):

@@ -9,6 +9,7 @@ from msgspec import Struct, field, json
 
 from queue_runner.analysis.comparison import Family
 from queue_runner.analysis.rounds import Verdict
+from queue_runner.decoding import from_json
 from queue_runner.referee import evidence
 from queue_runner.referee.decision import LEAST_GAIN, Choice, Gain, Ruling, Way, decide
 
@@ -43,7 +44,7 @@ class Rule(Struct, frozen=True):
 
     @classmethod
     def from_json(cls, text: str) -> Rule:
-        return json.decode(text, type=cls)
+        return from_json(text, cls)
 
 
 class Judged(NamedTuple):

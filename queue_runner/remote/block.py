@@ -23,10 +23,11 @@ import shutil
 from collections.abc import Container, Mapping
 from pathlib import Path
 
-from msgspec import Struct, ValidationError, convert
+from msgspec import Struct, ValidationError
 
 from queue_runner.atomic_file import replacing
 from queue_runner.config_file import KEYS, Config
+from queue_runner.decoding import convert
 from queue_runner.host.filesystem import open_regular
 from queue_runner.host.run_dir import RunDir, read_regular
 from queue_runner.host.warden_records import Time

@@ -28,9 +28,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-from msgspec import Meta, Struct, convert, to_builtins
+from msgspec import Meta, Struct, to_builtins
 
 from queue_runner import __version__
+from queue_runner.decoding import convert
 from queue_runner.host import locks
 from queue_runner.host.home import MIN_FREE_BYTES
 from queue_runner.remote.fence import FenceHolder, make_void

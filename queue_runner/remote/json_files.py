@@ -7,9 +7,10 @@ import json
 from pathlib import Path
 from typing import Any, TypeVar
 
-from msgspec import Struct, ValidationError, convert, to_builtins
+from msgspec import Struct, ValidationError, to_builtins
 
 from queue_runner.atomic_file import replacing
+from queue_runner.decoding import convert
 from queue_runner.host.run_dir import read_regular
 
 S = TypeVar("S", bound=Struct)

@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from msgspec import ValidationError, convert
+from msgspec import ValidationError
 
 from queue_runner.atomic_file import flush
+from queue_runner.decoding import convert
 from queue_runner.remote.block import Folder
 from queue_runner.remote.box import BEGAN, CHUNK, RESULT, BoxState
 from queue_runner.remote.json_files import read_json, write_json

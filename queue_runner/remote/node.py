@@ -27,12 +27,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from msgspec import convert
 from msgspec.structs import replace
 
 from queue_runner.atomic_file import flush, replacing
 from queue_runner.bundles import run_result
 from queue_runner.control import cancellation, checkpoints
+from queue_runner.decoding import convert
 from queue_runner.errors import MpsqError
 from queue_runner.host import lane_list, lane_locks, locks, redact, wakeup
 from queue_runner.host.boot import boot_id

@@ -13,9 +13,10 @@ from importlib.metadata import Distribution
 from pathlib import Path
 from typing import IO
 
-from msgspec import Struct, ValidationError, convert
+from msgspec import Struct, ValidationError
 
 from queue_runner import __version__, paths
+from queue_runner.decoding import convert
 from queue_runner.errors import MpsqError
 from queue_runner.remote import box_setup
 from queue_runner.remote.link import Link

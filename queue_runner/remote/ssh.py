@@ -14,10 +14,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import IO, Any
 
-from msgspec import Struct, ValidationError, convert, field, to_builtins
+from msgspec import Struct, ValidationError, field, to_builtins
 
 from queue_runner import __version__, units
 from queue_runner.checks import Check
+from queue_runner.decoding import convert
 from queue_runner.host import failpoints
 from queue_runner.paths import Layout
 from queue_runner.remote.block import Instructions

@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from msgspec import convert
 from msgspec.structs import replace
 
 from queue_runner import __version__, units
 from queue_runner.checks import Check
+from queue_runner.decoding import convert
 from queue_runner.errors import UsageError
 from queue_runner.host.filesystem import network_kind
 from queue_runner.host.run_dir import read_end

@@ -14,9 +14,10 @@ import subprocess
 from collections.abc import Sequence
 from datetime import datetime
 
-from msgspec import Struct, convert
+from msgspec import Struct
 
 from queue_runner import units
+from queue_runner.decoding import convert
 from queue_runner.errors import UsageError
 from queue_runner.paths import checkout
 from queue_runner.remote.profile import Profile
