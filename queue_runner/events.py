@@ -7,7 +7,6 @@ checks; code that makes an event is not checked.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from typing import Annotated, Any
 
@@ -23,7 +22,8 @@ MAX_INT = 2**63 - 1
 """The largest integer that SQLite holds."""
 
 Seconds = Annotated[float, Meta(ge=0, le=MAX_S)]
-Positive = Annotated[float, Meta(gt=0, le=sys.float_info.max)]
+Positive = Annotated[float, Meta(ge=1e-30, le=1e30)]
+"""A number of an iteration; the limits keep every rate and ratio finite."""
 Count = Annotated[int, Meta(ge=0, le=MAX_INT)]
 Integer = Annotated[int, Meta(ge=-MAX_INT, le=MAX_INT)]
 

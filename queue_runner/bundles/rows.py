@@ -47,6 +47,7 @@ Moment = Annotated[float, Meta(ge=0, le=MOST_MOMENT)]
 Seconds = Annotated[float, Meta(ge=0, le=MOST_SECONDS)]
 Difference = Annotated[float, Meta(ge=-MOST_SECONDS, le=MOST_SECONDS)]
 Value = Annotated[float, Meta(ge=-MOST_VALUE, le=MOST_VALUE)]
+Work = Annotated[float, Meta(ge=0, le=MOST_VALUE)]
 Json = Annotated[str, Meta(max_length=MOST_JSON)]
 """A text that `Table.decode` reads and writes anew."""
 Limit = Annotated[float, Meta(ge=0, le=MOST_SECONDS)] | None
@@ -121,9 +122,9 @@ class HelloRow(NamedTuple):
     compile: Annotated[int, Meta(ge=0, le=1)] | None
     config: Name | None
     params: Count | None
-    flops_per_iter: Value | None
-    tokens_per_iter: Value | None
-    samples_per_iter: Value | None
+    flops_per_iter: Work | None
+    tokens_per_iter: Work | None
+    samples_per_iter: Work | None
     optimizer: Name | None
     seed: Integer | None
     planned_iters: Count | None

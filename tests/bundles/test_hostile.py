@@ -113,6 +113,7 @@ LIES: dict[str, tuple[Change | str, str]] = {
     "a text as blob": (put("notes", "text", b"text"), "its notes have an invalid text"),
     "a negative time": (put("iterations", "dur_s", -1.0), "its iterations have an invalid dur_s"),
     "an infinite time": (put("iterations", "dur_s", float("inf")), "its iterations have an invalid dur_s"),
+    "tokens below zero": (put("hellos", "tokens_per_iter", -2.0), "its hellos have an invalid tokens_per_iter"),
     "a phase of none": (put("iterations", "phase", 99), "its iterations have an invalid phase"),
     "a key as text": (put("iterations", "offset", "a"), "its iterations have an invalid offset"),
     "a run as text": (put("iterations", "run_id", "a"), "its iterations have an invalid run_id|belong to a run that"),
