@@ -220,6 +220,8 @@ DECIDED = "decided"
 """The goal of --until that each row of a submission has its word."""
 MOST_ROUNDS = 20
 """Rounds of a submission with --until."""
+MOST_OFFERED = 40
+"""More rounds than this are not offered: the rows hardly differ, or vary too much for an answer."""
 FIRST_ROUNDS = 3
 """Rounds that are queued at first with --until: no word is given earlier."""
 BUDGET_S = 600.0

@@ -22,7 +22,7 @@ from queue_runner.analysis.rounds import Verdict, Word
 from queue_runner.analysis.stats import by_key
 from queue_runner.analysis.validity import learns
 from queue_runner.model import State
-from queue_runner.spec import MOST_ROUNDS, mode_word
+from queue_runner.spec import MOST_OFFERED, MOST_ROUNDS, mode_word
 
 T = TypeVar("T")
 
@@ -42,10 +42,6 @@ NOTABLE_REAL = 1.1
 
 MARGINS = (1, 2, 3, 5, 10)
 """Per cent by which two rows may differ and still be of equal use to somebody."""
-
-
-MOST_OFFERED = 40
-"""More rounds than this are not offered: the rows hardly differ, or vary too much for an answer."""
 
 
 class RunDetails(Struct, frozen=True):

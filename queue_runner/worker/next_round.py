@@ -13,7 +13,7 @@ from queue_runner import units
 from queue_runner.host import failpoints
 from queue_runner.model import Outcome
 from queue_runner.paths import Layout
-from queue_runner.spec import DECIDED, FIRST_ROUNDS, MOST_ROUNDS, Until
+from queue_runner.spec import DECIDED, FIRST_ROUNDS, MOST_OFFERED, MOST_ROUNDS, Until
 from queue_runner.store import added_rounds, read
 from queue_runner.store.added_rounds import OpenGroup
 from queue_runner.store.engine import Engine, looking, writing
@@ -83,9 +83,10 @@ def _judged(layout: Layout, group_id: int, group: OpenGroup, now: float) -> tupl
         return progress, f"there is no verdict after {MOST_ROUNDS} rounds: {remedy}"
     _, more = progress
     if group.until == Until() and (math.inf if more is None else more) > _most_rounds_left(group, now):
-        if more is None:
-            return progress, "over 200 more rounds would be needed"
-        return progress, f"about {more} more rounds would be needed: mpsq rerun g{group_id} --rounds {more} adds them"
+        needed = f"{'over 200' if more is None else f'about {more}'} more rounds would be needed"
+        if more is None or more > MOST_OFFERED:
+            return progress, needed
+        return progress, f"{needed}: mpsq rerun g{group_id} --rounds {more} adds them"
     return progress, ""
 
 

@@ -228,7 +228,7 @@ def close(store: Store, why: str, at: float = 2e9) -> None:
 
 def test_no_further_rounds_are_offered_while_some_wait(store: Store) -> None:
     undecided(store)
-    close(store, "about 71 more rounds would be needed: mpsq rerun g1 --rounds 71 adds them")
+    close(store, "about 31 more rounds would be needed: mpsq rerun g1 --rounds 31 adds them")
     text = "\n".join(short(store))
     assert "next: mpsq rerun g1 --rounds" in text and "no further round of g1" in text
     store.run("cpu", median_s=None, outcome=None)
@@ -273,10 +273,10 @@ def test_peaks_of_devices_without_a_name_are_listed() -> None:
 
 
 def test_what_ended_the_rounds_is_not_repeated_after_further_ones(store: Store) -> None:
-    """ "About 71 more rounds would be needed" stood beside "about 12 more rounds"."""
+    """ "About 31 more rounds would be needed" stood beside "about 12 more rounds"."""
     undecided(store)
-    close(store, "about 71 more rounds would be needed: mpsq rerun g1 --rounds 71 adds them", at=1e9 + 5)
-    assert "no further round of g1: about 71 more rounds" in "\n".join(short(store))
+    close(store, "about 31 more rounds would be needed: mpsq rerun g1 --rounds 31 adds them", at=1e9 + 5)
+    assert "no further round of g1: about 31 more rounds" in "\n".join(short(store))
     for device in ("cpu", "mps"):
         store.run(device, median_s=0.1013, ended_at=1e9 + 9)
     text = "\n".join(short(store))

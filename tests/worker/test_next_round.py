@@ -105,7 +105,7 @@ def test_a_question_that_needs_far_too_many_rounds_ends_early(
     submit(queue)
     group = OpenGroup(until, repeat, 1e9, frozenset({"SUCCEEDED"}), is_whole=True)
     _, why = next_round._judged(queue.layout, 1, group, 1e9 + took_s)
-    assert why == ("about 71 more rounds would be needed: mpsq rerun g1 --rounds 71 adds them" if is_closed else "")
+    assert why == ("about 71 more rounds would be needed" if is_closed else "")
 
 
 def test_a_goal_that_cannot_be_read_ends_its_rounds(queue: Queue) -> None:
@@ -121,7 +121,7 @@ def test_a_question_that_its_time_may_still_decide_goes_on(queue: Queue, monkeyp
     submit(queue)
     group = OpenGroup(Until(), 4, 1e9, frozenset({"SUCCEEDED"}), is_whole=True)
     (_, soon), (_, late) = (next_round._judged(queue.layout, 1, group, 1e9 + at_s) for at_s in (330.0, 400.0))
-    assert not soon and late.startswith("about 3 more rounds would be needed")
+    assert not soon and late == "about 3 more rounds would be needed: mpsq rerun g1 --rounds 3 adds them"
 
 
 @pytest.mark.parametrize(("more", "at_once", "n_added"), [(5, 1, 1), (5, 20, 5), (5, 4, 4), (None, 4, 4), (30, 20, 17)])
