@@ -146,6 +146,7 @@ class Client:
     def __init__(self, home: str | Path | None = None) -> None:
         self._layout = Layout(paths.expanded(home).absolute()) if home is not None else paths.layout()
         ownership.secure(self._layout)
+        self._has_home = False
 
     def submit(
         self,
@@ -166,7 +167,10 @@ class Client:
         given = {"workload": workload, "command": command or None, "after": waits or None, **options}
         fields = {name: value for name, value in submit_options.read(given, whole=True).items() if value is not None}
         planned = submitting.plan(Request(**fields, title="Client.submit", home=str(self._layout.home)))
-        stored = submitting.store(ensure_home(self._layout.home), planned)
+        if not (self._has_home and self._layout.db.exists()):  # it takes a tenth of a call
+            ensure_home(self._layout.home)
+            self._has_home = True
+        stored = submitting.store(self._layout, planned)
         return Group(stored.group, stored.jobs)
 
     def __repr__(self) -> str:
