@@ -22,7 +22,8 @@ from tests.queue_support import ANY_MACHINE, until
 from tests.terminal_support import Terminal
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "pictures"
-JOBS = "nanogpt --config tiny --device cpu --set batch_size=8,16 --repeats 4 --no-preflight"
+SETTINGS = "--set n_layer=2,4 --set threads=1 --set eval_interval=0"
+JOBS = f"nanogpt --config tiny --device cpu {SETTINGS} --repeats 4 --no-preflight"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 PATIENCE_S = 300.0
 MEASURED = " iterations: "
@@ -49,14 +50,14 @@ def mpsq(*words: str) -> None:
 
 
 def photographed(page: Path, picture: Path) -> None:
-    """The first screen of a page, 1000 pixels wide. Raises FileNotFoundError without a Chromium."""
+    """The first screen of a page, 1100 pixels wide. Raises FileNotFoundError without a Chromium."""
     program = next(filter(None, map(shutil.which, BROWSERS)), None)
     if program is None:
         raise FileNotFoundError(f"needs one of {', '.join(BROWSERS)} on the PATH")
     with tempfile.TemporaryDirectory(prefix="mpsq-browser-") as profile:
         words = [program, "--headless", "--disable-gpu", "--hide-scrollbars", f"--user-data-dir={profile}"]
         words += ["--no-sandbox"] if os.geteuid() == 0 else []  # which Chromium refuses root; the page is our own
-        words += ["--window-size=1000,1100", f"--screenshot={picture}", page.as_uri()]
+        words += ["--window-size=1100,1100", f"--screenshot={picture}", page.as_uri()]
         subprocess.run(words, check=True, timeout=120, capture_output=True)
 
 
