@@ -82,6 +82,8 @@ class WithCommand(TyperCommand):
 
     def where_it_goes(self, ctx: Any, args: Sequence[str]) -> str:
         """Return a hint with the command line in which what follows the options is a command."""
+        if "command" in ctx.meta:
+            return f"before --, give options: {ctx.command_path} --help lists them"
         words, command = self.apart(args)
         if not self.behind:
             return f"for a command, use mpsq run -- {shlex.join(command)}"

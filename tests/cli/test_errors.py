@@ -67,6 +67,7 @@ def fails(mpsq: Cli, code: int, *arguments: object) -> str:
         (["submit", "toy", "--", "true"], "give either a workload or a command"),
         (["submit"], "give either a workload or a command"),
         (["submit", "python", "train.py"], "hint: a command goes after --: mpsq submit -- python train.py"),
+        (["judge", "HEAD~1", "HEAD", "--", "ls"], "hint: before --, give options: mpsq judge --help lists them"),
         (["submit", "toy", "--env", "MPSQ_HOME=/x"], "MPSQ_HOME is reserved for mpsq"),
         (["submit", "toy", "--timeout", "soon"], '"soon" is not a duration'),
         (["submit", "toy", "--timeout", "0"], "--timeout must be longer than 0"),
