@@ -29,6 +29,7 @@ from queue_runner.bundles.harmless import (
     Prose,
 )
 from queue_runner.decoding import convert, prepared
+from queue_runner.events import Positive
 from queue_runner.ingest import parsers
 from queue_runner.ingest.storable import BadLine, storable
 from queue_runner.machine_records import Machine
@@ -47,7 +48,6 @@ Moment = Annotated[float, Meta(ge=0, le=MOST_MOMENT)]
 Seconds = Annotated[float, Meta(ge=0, le=MOST_SECONDS)]
 Difference = Annotated[float, Meta(ge=-MOST_SECONDS, le=MOST_SECONDS)]
 Value = Annotated[float, Meta(ge=-MOST_VALUE, le=MOST_VALUE)]
-Work = Annotated[float, Meta(ge=0, le=MOST_VALUE)]
 Json = Annotated[str, Meta(max_length=MOST_JSON)]
 """A text that `Table.decode` reads and writes anew."""
 Limit = Annotated[float, Meta(ge=0, le=MOST_SECONDS)] | None
@@ -122,9 +122,9 @@ class HelloRow(NamedTuple):
     compile: Annotated[int, Meta(ge=0, le=1)] | None
     config: Name | None
     params: Count | None
-    flops_per_iter: Work | None
-    tokens_per_iter: Work | None
-    samples_per_iter: Work | None
+    flops_per_iter: Positive | None
+    tokens_per_iter: Positive | None
+    samples_per_iter: Positive | None
     optimizer: Name | None
     seed: Integer | None
     planned_iters: Count | None
