@@ -55,6 +55,8 @@ Words = Annotated[list[Prose], Meta(max_length=MOST_FACTS)]
 Names = Annotated[dict[Name, Name], Meta(max_length=MOST_FACTS)]
 Code = Annotated[str, Meta(pattern=r"\A([0-9a-f]{64})?\Z")]
 Setting = Prose | Integer | float | bool
+Leaf = Setting | None
+"""A value of JSON that holds no others."""
 Processors = Annotated[int, Meta(ge=0, le=1 << 20)]
 JsonReader = Callable[[Any, Any], Any]
 """Checks a value of JSON, given its row."""
@@ -357,7 +359,7 @@ def _check_leaves(value: Any) -> None:
         for item in value.values() if type(value) is dict else ():
             _check_leaves(item)
     else:
-        convert(value, Prose | Integer | float | bool | None)
+        convert(value, Leaf)
 
 
 def _question(value: Any, _row: Any) -> dict[str, Any]:
