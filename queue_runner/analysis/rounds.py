@@ -50,6 +50,11 @@ _MIRRORED = {Word.FASTER: Word.SLOWER, Word.HIGHER: Word.LOWER}
 _MIRRORED |= {opposite: word for word, opposite in _MIRRORED.items()}
 
 
+def further(more: int | None, unit: str = "more round") -> str:
+    """Return how many more are needed, such as "about 3 more rounds"; None and 0 stand for too many."""
+    return f"about {units.counted(more, unit)}" if more else f"over {intervals.MOST_ROUNDS} {unit}s"
+
+
 class Verdict(Struct, frozen=True, kw_only=True):
     """The answer on an arm against its baseline after `n` rounds on so many `machines` of one kind: on the time or, if
     not `of_time`, on a metric.
@@ -134,7 +139,7 @@ class Verdict(Struct, frozen=True, kw_only=True):
         if self.decided or self.why:
             return self.why
         unit = "more machine" if self.machines > 1 else "more round"
-        return f"about {units.counted(self.more, unit)}" if self.more else f"over {intervals.MOST_ROUNDS} {unit}s"
+        return further(self.more, unit)
 
     @property
     def rounds(self) -> str:

@@ -64,6 +64,7 @@ def _judged(layout: Layout, group_id: int, group: OpenGroup, now: float) -> tupl
     is_over = group.first_started_at is not None and now - group.first_started_at >= group.until.limit_s
     if Outcome.SUCCEEDED not in group.outcomes and not is_over:
         return NOTHING, f"no run of round {group.repeat} succeeded: mpsq why g{group_id}"
+    from queue_runner.analysis.rounds import further
     from queue_runner.monitor import answers
 
     with read.reading(layout.db) as connection:
@@ -83,7 +84,7 @@ def _judged(layout: Layout, group_id: int, group: OpenGroup, now: float) -> tupl
         return progress, f"there is no verdict after {MOST_ROUNDS} rounds: {remedy}"
     _, more = progress
     if group.until == Until() and (math.inf if more is None else more) > _most_rounds_left(group, now):
-        needed = f"{'over 200' if more is None else f'about {more}'} more rounds would be needed"
+        needed = f"{further(more)} would be needed"
         if more is None or more > MOST_OFFERED:
             return progress, needed
         return progress, f"{needed}: mpsq rerun g{group_id} --rounds {more} adds them"
