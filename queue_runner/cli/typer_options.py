@@ -81,7 +81,8 @@ class WithCommand(TyperCommand):
         return words, command
 
     def where_it_goes(self, ctx: Any, args: Sequence[str]) -> str:
-        """Return a hint with the command line in which what follows the options is a command."""
+        """Return a hint with the command line in which what follows the options is a command. If -- is there already,
+        the hint names the options."""
         if "command" in ctx.meta:
             return f"before --, give options: {ctx.command_path} --help lists them"
         words, command = self.apart(args)
