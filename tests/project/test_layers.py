@@ -168,6 +168,28 @@ def test_a_record_outside_of_the_store_has_attributes() -> None:
     assert by_name == set()
 
 
+def test_records_are_decoded_in_one_place() -> None:
+    """By queue_runner.decoding: two threads that first use a kind at once, by msgspec alone, crash the process."""
+    elsewhere = set()
+    for name, path in MODULES.items():
+        for node in nodes(path):
+            match node:
+                case ast.ImportFrom(module="msgspec", names=names):
+                    is_direct = any(alias.name == "convert" for alias in names)
+                case ast.Call(func=ast.Attribute(value=ast.Name(id="msgspec"), attr="convert")):
+                    is_direct = True
+                case ast.Call(func=ast.Attribute(attr="decode"), keywords=[*given]):
+                    is_direct = any(keyword.arg == "type" for keyword in given)
+                case ast.Call(func=ast.Attribute(value=library, attr="Decoder"), args=[kind, *_]):
+                    is_direct = ast.unparse(library).split(".")[-1] in ("json", "msgpack")
+                    is_direct = is_direct and not ast.unparse(kind).startswith("prepared(")
+                case _:
+                    continue
+            if is_direct and name != "queue_runner.decoding":
+                elsewhere.add(f"{name}:{node.lineno}")
+    assert elsewhere == set()
+
+
 def test_no_module_shadows_another_distribution() -> None:
     taken = set(packages_distributions()) | sys.stdlib_module_names
     ours = {path.stem for path in (ROOT / "jobs").rglob("*.py")} | {path.stem for path in PACKAGE.glob("*.py")}

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-import queue_runner
+pytestmark = pytest.mark.process
 
 PROGRAM = """
 import sys, threading, types
@@ -44,23 +42,7 @@ print("survived")
 """
 
 
-@pytest.mark.process
 @pytest.mark.parametrize("function", ["convert", "from_json", "prepared"])
 def test_a_kind_is_first_used_by_several_threads(function: str) -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM, function], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "survived\n"), done.stderr
-
-
-def test_nothing_else_decodes_records() -> None:
-    package = Path(queue_runner.__file__).parent
-    direct = re.compile(
-        r"from msgspec import [^\n]*\bconvert\b|msgspec\.convert\(|\.decode\([^\n]*type="
-        r"|\b(json|msgpack)\.Decoder\((?!prepared\(|\))"
-    )
-    elsewhere = [
-        f"{path.relative_to(package)}: {match[0]}"
-        for path in package.rglob("*.py")
-        if path.name != "decoding.py"
-        for match in direct.finditer(path.read_text("utf-8"))
-    ]
-    assert not elsewhere
