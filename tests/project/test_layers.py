@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import ast
 import graphlib
+import subprocess
 import sys
 from collections.abc import Iterator
 from functools import cache
 from importlib.metadata import packages_distributions
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "queue_runner"
@@ -195,3 +198,12 @@ def test_no_module_shadows_another_distribution() -> None:
     ours = {path.stem for path in (ROOT / "jobs").rglob("*.py")} | {path.stem for path in PACKAGE.glob("*.py")}
     shared = {name for name in ours if name.startswith("mpsq_report")}  # modules of our own distribution
     assert not (ours - shared - {"__init__", "queue_runner"}) & taken
+
+
+def test_no_output_of_a_run_is_committed() -> None:
+    """git lists files of known kinds alone at the top: a checkpoint and two logs were committed there once."""
+    listed = subprocess.run(["git", "ls-files", ":(glob)*"], cwd=ROOT, capture_output=True, text=True)
+    if listed.returncode != 0:
+        pytest.skip("not a clone of the repository")
+    kinds = {Path(name).suffix for name in listed.stdout.split()}
+    assert kinds == {"", ".in", ".md", ".py", ".toml", ".txt"}
