@@ -74,8 +74,9 @@ class Extension(Struct, frozen=True):
 class WorkerPart(Protocol):
     """Something that the worker does besides running jobs here. It has a thread of its own."""
 
-    def step(self) -> None:
-        """Do what can be done now. Called about once a second. Raises: MpsqError when the store refuses."""
+    def step(self) -> bool:
+        """Do what can be done now. Return whether something is under way: the next call then follows in a second, and
+        else after a command or some seconds. Raises: MpsqError when the store refuses."""
 
     def busy(self) -> bool:
         """Return whether work is in progress, so that a worker with --until-idle stays."""

@@ -108,9 +108,9 @@ class Dispatcher:
             by_target.setdefault(names[token], []).append(token)
         return by_target
 
-    def step(self) -> None:
-        """Do what can be done now for every target whose last step has ended. Raises: MpsqError when the store
-        refuses."""
+    def step(self) -> bool:
+        """Do what can be done now for every target whose last step has ended. Return whether something is under way.
+        Raises: MpsqError when the store refuses."""
         with looking(self._engine) as connection:
             lanes = block_store.open_lanes(connection)
         closing = list(self._closing.values())
@@ -123,6 +123,7 @@ class Dispatcher:
                 self._threads[name] = thread
                 thread.start()
         self._wait(PATIENCE_S)
+        return bool(names) or self.busy()
 
     def stop(self) -> None:
         """End the steps that are under way. The database has all that the next worker needs."""

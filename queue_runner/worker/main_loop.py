@@ -55,7 +55,8 @@ UPKEEP_EVERY_S = 300.0
 HOOKS_EVERY_S = 60.0
 """Interval at which the hooks are called in case a ring gets lost."""
 PARTS_EVERY_S = 1.0
-"""Interval at which the parts of optional packages are called; one that has nothing to do costs one query."""
+"""Interval at which the parts of optional packages are called while one has something to do, or may have; `poll_s`
+otherwise."""
 LOOK_UP_S = 1.0
 SET_BACK_S = 1.0
 """Smallest backward step of the wall clock that is handled: no tick notices less."""
@@ -140,6 +141,8 @@ class Worker:
         self._turn = threading.Lock()  # held by a step, and before the shutdown: see run
         self._is_idle = False
         self._idle_tick_s = self._tick_s = settings.poll_s
+        self._parts_are_busy = self._parts_are_asked = True
+        self._parts_tick_s = PARTS_EVERY_S
         self._wall_ahead_s = time.time() - time.monotonic()
         self._scheduler = BackgroundScheduler(
             # hooks have a thread of their own: one that hangs delays no step
@@ -275,6 +278,7 @@ class Worker:
             if wakeup.SOON in rung:
                 self._is_expected.set()
             self._rung.set()
+            self._parts_are_busy = self._parts_are_asked = True
             self._step_now()
 
     def _step_now(self, job: str = "step") -> None:
@@ -288,14 +292,16 @@ class Worker:
         return self._steps.something_waits or self._hooks.busy() or any(part.busy() for part in self._parts)
 
     def _step_parts(self) -> None:
+        self._parts_are_asked = are_busy = False
         for part in self._parts:
             try:
-                part.step()
+                are_busy |= part.step()
             except MpsqError as error:
                 self._complain(error.with_remedy)
             except Exception as error:
                 trace = traceback.format_exc()
                 self._complain(f"{type(part).__name__} failed and will be tried again: {error!r}", trace)
+        self._parts_are_busy = are_busy or self._parts_are_asked
         if self._until_idle:
             with self._turn:
                 if not self._stopped.is_set():
@@ -347,6 +353,10 @@ class Worker:
         if tick_s != self._tick_s:
             self._tick_s = tick_s
             self._scheduler.reschedule_job("step", trigger="interval", seconds=tick_s)
+        parts_tick_s = PARTS_EVERY_S if self._parts_are_busy else max(PARTS_EVERY_S, self._idle_tick_s)
+        if parts_tick_s != self._parts_tick_s:
+            self._parts_tick_s = parts_tick_s
+            self._scheduler.reschedule_job("parts", trigger="interval", seconds=parts_tick_s)
         due = self._steps.next_change_at
         if due is not None and due - time.time() < tick_s:
             self._step_at(datetime.fromtimestamp(due, UTC))

@@ -562,10 +562,10 @@ def test_a_target_that_hangs_delays_no_other_and_a_worker_that_stops_does_not_wa
     plan.store(front.layout, plan.plan(requested(argv=("true",), cwd=str(front.layout.home), on="first")))
     front.target.seen = Seen("running", "running")
     worker = front.worker()
-    until(lambda: worker.step() or (hanging.sent and front.target.sent), "a block for each")
+    until(lambda: (worker.step(), hanging.sent and front.target.sent)[1], "a block for each")
     front.begin()
     write_result(front.folder())
-    until(lambda: worker.step() or front.row(1)["outcome"], "the run of the other")
+    until(lambda: (worker.step(), front.row(1)["outcome"])[1], "the run of the other")
     assert front.row(1)["outcome"] == "SUCCEEDED" and hanging.ended == []
     assert len(hanging.sent) == 1  # nor is it asked again meanwhile
     worker.stop()

@@ -89,7 +89,7 @@ def test_without_a_result_it_is_lost_after_the_grace(
     run_begins(folder)
     if removed:
         shutil.rmtree(folder.path)
-    until(lambda: blocks.step() or ending(layout)["outcome"], "the end")
+    until(lambda: (blocks.step(), ending(layout)["outcome"])[1], "the end")
     ended = ending(layout)
     assert ended["outcome"] == "LOST"
     assert ended["reason"].startswith("folder_removed" if removed else "forgotten")

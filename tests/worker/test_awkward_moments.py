@@ -7,13 +7,14 @@ import signal
 import sqlite3
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import psutil
 import pytest
 
 from queue_runner.config_file import Config
-from queue_runner.host import locks
+from queue_runner.host import locks, wakeup
 from queue_runner.model import DEFAULT_LANE
 from queue_runner.store import read
 from queue_runner.store.engine import open_engine
@@ -103,6 +104,37 @@ def test_a_mistake_of_ours_before_a_start_costs_that_run_and_not_the_queue(queue
     subprocess.run([sys.executable, "-c", code], stderr=subprocess.DEVNULL, check=True)
     assert [row["outcome"] for row in queue.rows()] == ["SPAWN_FAILED", "SPAWN_FAILED", "SUCCEEDED"]
     assert queue.rows()[0]["reason"] == "mpsq could not start it (KeyError('lost')): please report it"
+
+
+def test_a_part_with_nothing_to_do_rests_until_the_next_poll_or_ring(queue: Queue, tmp_path: Path) -> None:
+    """So an idle worker costs next to nothing."""
+    queue.layout.config.write_text("poll_s = 3.0\n")
+    code = (
+        "import sys, time\n"
+        "from queue_runner.worker import main_loop\n"
+        "class Part:\n"
+        "    def step(self): return print(time.monotonic(), file=calls, flush=True) is not None\n"
+        "    def busy(self): return False\n"
+        "    def stop(self): pass\n"
+        "calls = open(sys.argv.pop(), 'w')\n"
+        "main_loop.extensions.worker_parts = lambda *_: [Part()]\n"
+        "main_loop.PARTS_EVERY_S = 0.05\n"
+        "main_loop.main([])\n"
+    )
+    calls = tmp_path / "calls"
+    calls.touch()
+    worker = subprocess.Popen([sys.executable, "-c", code, str(calls)], stderr=subprocess.DEVNULL)
+
+    def gaps() -> list[float]:
+        return [later - earlier for earlier, later in pairwise(map(float, calls.read_text().split()))]
+
+    try:
+        until(lambda: any(gap > 2 for gap in gaps()), "a rest")
+        rested = len(gaps())
+        until(lambda: wakeup.ring(queue.layout.fifo) or any(gap < 1 for gap in gaps()[rested:]), "two calls in a row")
+    finally:
+        worker.terminate()
+        worker.wait()
 
 
 def blocked_reason(queue: Queue) -> str | None:
