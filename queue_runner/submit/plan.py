@@ -246,8 +246,9 @@ def _insert(
         if isinstance(other, Sibling)
     )
     jobs.add_dependencies(connection, between)
-    late = dict(ready.unsatisfiable(connection, time.time(), ids))
-    why = {_in_vain(ending.reason) for ending in late.values()}
+    may_be_late = any(after) or any(job.terms.deadline_at is not None for job in planned.jobs)
+    late = ready.unsatisfiable(connection, time.time(), ids) if may_be_late else ()
+    why = {_in_vain(ending.reason) for _, ending in late}
     notes = dict.fromkeys(note for code in taken for note in code.notes)
     if due is not None:
         from queue_runner.store import schedules
