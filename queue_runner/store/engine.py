@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -88,7 +89,9 @@ class Connection:
 
     def change_all(self, sql: str, rows: Iterable[Values]) -> None:
         """Run such a statement once for each of these rows."""
-        self._driver.executemany(sql, rows)
+        rest = iter(rows)
+        for first in rest:  # without a row the statement need not be compiled
+            self._driver.executemany(sql, chain([first], rest))
 
     @cached_property
     def core(self) -> sqlalchemy.Connection:
