@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 app = new_app()
 
 EPILOG = (
-    "mpsq bench nanogpt is mpsq run nanogpt on every working device of this machine (with CUDA, without the CPU), "
+    "mpsq bench nanogpt is mpsq run nanogpt on every working device of this machine (if it has CUDA, without the CPU), "
     "eager and compiled. Options override these defaults."
 )
 

@@ -70,8 +70,8 @@ def report(
         str | None,
         typer.Option(
             metavar="METRIC",
-            help="Compare rows first by this metric, such as loss, then by time. The default is that of the"
-            " submission, or time.",
+            help="Compare rows first by this metric, such as loss, then by time. Default: what the jobs were"
+            " submitted with, else time.",
         ),
     ] = None,
     explain: Annotated[

@@ -55,7 +55,7 @@ class OfFollowed(LikeSubmit):
 @app.command("run", cls=OfFollowed, epilog=EPILOG)
 @with_options
 def run(ctx: typer.Context, fields: dict[str, Any], verbose: Verbose = False, json: Json = False) -> None:
-    """Submit jobs, follow their output, and report.
+    """Submit jobs, show their progress, and report.
 
     Several commands, each in quotes, are compared: mpsq run 'sleep 0.2' 'sleep 0.4'.
 

@@ -46,7 +46,7 @@ class WithCommand(TyperCommand):
             _, command = self.apart(args)
             if type(error).__name__ == "NoSuchOption" and "command" not in ctx.meta and _is_program(command[:1]):
                 raise UsageError(
-                    f"{shlex.join(command)} is a command, and {ctx.command_path} cannot read its options",
+                    f"{ctx.command_path} took the options of the command {shlex.join(command)} for its own",
                     self.where_it_goes(ctx, args),
                 ) from error
             flag = str(getattr(error, "option_name", ""))
@@ -203,7 +203,7 @@ def _fields(ctx: typer.Context, values: dict[str, Any]) -> dict[str, Any]:
     commands = words if ctx.info_name == "run" and _are_commands(words, values["cwd"]) else []
     if commands and "command" in ctx.meta:
         remedy = "to compare several commands, quote each and leave out --; to run one, write it after --"
-        raise UsageError(f'"{commands[0]}" is a command, and another one follows --', remedy)
+        raise UsageError(f'two commands were given: "{commands[0]}", and another one after --', remedy)
     if len(words) > 1 and not commands:
         raise UsageError(
             f'{ctx.info_name} takes {ctx.command.takes}, not "{" ".join(words)}"',  # type: ignore[attr-defined]

@@ -42,7 +42,7 @@ def text(status: Status, *, colour: bool = False) -> str:
     if status.ended:
         parts.append(ended_table(status, colour=colour))
         if (n := len(status.ended)) >= ENDED:
-            parts[-1] += f"\n... these {n} ended last; mpsq list --runs --all shows all"
+            parts[-1] += f"\nthe newest {n} only; mpsq list --runs --all shows all"
     return "\n\n".join(parts)
 
 

@@ -213,7 +213,9 @@ def _notes(left_out: Mapping[str, str], copied: bool) -> Iterator[str]:
     if copied:
         yield RepeatedNote("each run gets a copy of the code as it is now; {cwd}, or $MPSQ_CWD, is the original folder")
     else:
-        yield RepeatedNote("if this folder's code changes before a run starts, the run uses the code as it is now")
+        yield RepeatedNote(
+            "if this folder's code changes before a run starts, the run uses the code as it was when you submitted it"
+        )
     if left_out:
         listed = units.listed([f"{plain(name)} ({reason})" for name, reason in left_out.items()], _NAMED)
         listed += ": mpsq show lists all" if len(left_out) > _NAMED else ""

@@ -183,7 +183,7 @@ def _own_after(
         if count > MAX_DEPENDENCIES:
             raise UsageError(
                 f"the jobs have more than {MAX_DEPENDENCIES:,} dependencies, which is too many",
-                "let fewer of them wait, or for fewer others",
+                "let fewer jobs wait, or let each wait for fewer others",
             )
         others += [(*stored, *(Sibling(job, how) for name, how in names.items() for job in jobs[name]))] * n_jobs
     return tuple(others)

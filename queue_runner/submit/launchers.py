@@ -66,7 +66,7 @@ def refuse_several_on_mps(argv: Sequence[str], device: str | None, environment: 
     if how is not None:
         raise UsageError(
             f"{how}: several processes cannot train together on mps, as neither gloo nor nccl supports its tensors",
-            "run the program itself, in one process; --device cpu supports several, through gloo",
+            "start the program without a launcher, in one process; --device cpu supports several, through gloo",
         )
 
 

@@ -217,8 +217,8 @@ class Request:
     repeats: int = _option(Kind.NUMBER, "Runs of each combination; a verdict needs 3 or more.", "N", default=1)
     until: str | None = _option(
         Kind.TEXT,
-        "decided: add 3 to 20 rounds (one run of each job) until each row of the report has a verdict. 1%: until the"
-        " confidence interval of each speedup, or of the only row's time, is at most 1% wide.",
+        "decided: add rounds, 3 to 20, until each row of the report has a verdict. A round is one run of each job. 1%:"
+        " until the confidence interval of each speedup is at most 1% wide; of a single row, that of its time.",
         "GOAL",
         convert=_goal,
     )
@@ -237,8 +237,8 @@ class Request:
     )
     budget_s: float | None = _option(
         Kind.DURATION,
-        "With --until: start no new run after this time, such as 30m. Without --budget, no new round starts after 10m,"
-        " but a round that has begun is completed.",
+        "With --until: after this time, such as 30m, start no further run, even within a round. Without --budget, no"
+        " new round starts after 10m.",
         "DURATION",
         name="budget",
         convert=_budget,
@@ -329,8 +329,8 @@ class Request:
     resume: bool = _option(Kind.FLAG, "Retries continue from the last checkpoint; lost runs are retried, too.")
     stall: Mapping[str, float] = _option(
         Kind.PAIRS,
-        "End a run that reports no event, such as an iteration, for this long. If it never reports an event, its"
-        " output counts as one. PHASE=, such as compile=, limits this phase alone. Repeatable.",
+        "End a run that reports no event, such as an iteration, for this long. In a run that never reports"
+        " events, new output counts as one. PHASE=, such as compile=, limits this phase alone. Repeatable.",
         "[PHASE=]DURATION",
         convert=_stall_limits,
     )

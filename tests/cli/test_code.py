@@ -97,7 +97,7 @@ def test_what_show_tells_of_the_code(mpsq: Cli, code: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ((), "if this folder's code changes before a run starts, the run uses the code as it is now"),
+        ((), "if this folder's code changes before a run starts, the run uses the code as it was when you submitted"),
         ((), "these files are not copied, so that runs read the originals: .env (may hold a secret)"),
         (("--snapshot", "copy"), "each run gets a copy of the code as it is now; {cwd}, or $MPSQ_CWD, is the original"),
         (("--snapshot", "off"), "runs use the code that is there when they start (--snapshot off)"),

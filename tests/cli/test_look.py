@@ -312,7 +312,7 @@ def test_a_hint_names_what_is_not_refused(queue: Layout, mpsq: Cli) -> None:
     add = "schedule", "add", "0 2 * * *", "--name", "n", "--"
     line = "hint: a command has a second --: mpsq schedule add '0 2 * * *' --name n --"
     refused = mpsq(*add, "sh", "train.sh", "--lr", "3").err
-    assert "and mpsq submit cannot read its options" in refused and f"{line} -- sh train.sh --lr 3\n" in refused
+    assert "mpsq submit took the options of the command" in refused and f"{line} -- sh train.sh --lr 3\n" in refused
     assert f"{line} --device cpu --hold -- sh a.sh\n" in mpsq(*add, "--device", "cpu", "--hold", "sh", "a.sh").err
     assert "a second --: mpsq schedule add '0 2 * * *' --name n -- -- true\n" in mpsq(*add, "true").err
 

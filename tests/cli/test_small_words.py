@@ -62,7 +62,7 @@ def test_cancelled_runs_with_the_same_result_share_a_sentence(mpsq: Cli) -> None
 def test_a_command_with_its_own_options_is_told_where_it_goes(mpsq: Cli) -> None:
     refused = mpsq("submit", "ls", "-la")
     assert refused.code == 2
-    assert "error: ls -la is a command, and mpsq submit cannot read its options" in refused.err
+    assert "error: mpsq submit took the options of the command ls -la for its own" in refused.err
     assert "a command goes after --: mpsq submit -- ls -la" in refused.err
     refused = mpsq("run", "--device", "cpu", "ls", "-la", "--lr", "3")
     assert "after --: mpsq run --device cpu -- ls -la --lr 3" in refused.err

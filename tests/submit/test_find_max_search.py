@@ -274,8 +274,8 @@ def test_a_probe_asks_what_any_job_asks() -> None:
         ({"find_max": "block_size=8:600", "workload": "bert"}, "block_size=600: it cannot be more than 512"),
         ({"find_max": "block_size=2", "workload": "bert"}, "block_size=2: it cannot be less than 3"),
         ({"find_max": "batch_size", "repeats": 2}, "tries each value once"),
-        ({"find_max": "batch_size=8", "set": ["batch_size=9"]}, "is the setting that --find-max searches"),
-        ({"find_max": "batch_size", "set": ["batch_size=8,9"]}, "is the setting that --find-max searches"),
+        ({"find_max": "batch_size=8", "set": ["batch_size=9"]}, "--find-max chooses batch_size"),
+        ({"find_max": "batch_size", "set": ["batch_size=8,9"]}, "--find-max chooses batch_size"),
         ({"find_max": "n", "workload": None, "command": ["true"]}, "does not use {n}"),
     ],
 )

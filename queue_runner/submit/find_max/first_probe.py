@@ -93,14 +93,14 @@ def within_metal(spec: JobSpec, search: SearchRange) -> JobSpec:
 def _begin(search: SearchRange, given: Sequence[Value], otherwise: Value | None) -> int:
     if len(given) > 1 or (given and search.first is not None):
         raise UsageError(
-            f"--set {search.key} is the setting that --find-max searches",
-            f"--find-max {search.key}=8 starts at 8, =8:512 ends at 512",
+            f"--find-max chooses {search.key}, so --set {search.key} cannot",
+            f"leave out --set {search.key}; --find-max {search.key}=8:512 searches from 8 to 512",
         )
     try:
         begin = int(search.first or (given[0] if given else otherwise) or 1)
     except ValueError as error:
         raise UsageError(
-            f"--set {search.key}={given[0]} is not a whole number", "--find-max starts at a single value"
+            f"--set {search.key}={given[0]} is not a whole number", "--find-max starts there: give one whole number"
         ) from error
     return max(1, begin)
 
