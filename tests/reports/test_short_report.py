@@ -291,3 +291,19 @@ def test_a_deleted_submission_names_no_refused_command(store: Store) -> None:
     text = "\n".join(short(store))
     assert "no further round of g1: a run of round 3 was cancelled" in text and "--rounds" not in text
     assert "next: submit the jobs again" in text
+
+
+def test_a_row_that_always_failed_is_not_run_again_but_explained(store: Store) -> None:
+    """The command that runs it again was offered although a crash, or a wrong --parser, stays."""
+    for _ in range(2):
+        store.run("cpu", median_s=None, outcome="FAILED", exit_code=1, reason="boom")
+        store.run("mps", median_s=None, taints={"unobserved": ("invalid", "it reported no iteration")})
+    text = "\n".join(short(store, selectors=["g1"]))
+    assert "next: mpsq why 2.2" in text and "missing" not in text
+
+
+def test_the_command_that_runs_again_names_every_submission(store: Store) -> None:
+    for group in range(1, 8):
+        store.run("cpu", median_s=None, outcome="LOST", group=group)
+    (step,) = (step for step in store.report(where=["device=cpu"]).next_steps if "missing" in step)
+    assert step == "mpsq report missing g1 g2 g3 g4 g5 g6 g7 --submit"

@@ -8,7 +8,6 @@ from msgspec.structs import replace
 
 from queue_runner import units
 from queue_runner.analysis.comparison import Family
-from queue_runner.analysis.finding import NextStep
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.monitor.answers.run_query import Context
 from queue_runner.reports._common import arm_tables, footnotes, panels
@@ -54,9 +53,8 @@ def compared(
     shown_rows = [row for table in tables[: len(visible)] for row in table]
     notes = [*footnotes.notes(visible, shown_rows, marks, context), *footnotes.few(shown_rows, visible)]
     if older := _older(rows, families[len(visible) :], context):
-        names = units.listed([f"g{group}" for group in older], MOST_NAMED)
-        text = f"older comparisons are not shown: {command} {names}, --since 2d or --where config=NAME shows them"
-        notes.append(NextStep(f"{text}; csv and json have all", f"{command} g{older[0]} (older)"))
+        count = units.counted(len(older), "older submission")
+        notes.append(f"{count} not shown: {command} g{older[0]}, or {command} --since 2d")
     raw = [row for table in tables for row in table]
     newest_runs = [family.newest_run for family in visible]
     return Result(columns, raw, sections, lines, notes, families=visible, newest_runs=newest_runs)

@@ -69,7 +69,9 @@ class CaveatMarks:
     def excluded(self, rows: Iterable[ReportedRun], used: Collection[int]) -> Iterable[str]:
         """Name the runs of `rows` that are left out, and those that only --all includes, each reason once after its
         runs. `used` are the ids of the runs whose numbers count."""
-        doubtful = [row for row in rows if not (row.run_id in used and row.valid and row.outcome == Outcome.SUCCEEDED)]
+        every = list(rows)
+        work = {row.spec_hash for row in every if row.run_id in used}
+        doubtful = [row for row in every if not (row.run_id in used and row.valid and row.outcome == Outcome.SUCCEEDED)]
         for included, runs in sorted(by_key(doubtful, lambda row: row.run_id in used).items()):
             reasons = by_key(runs, self._why)
             parts = [f"{named([row.run for row in same])} {reason}" for reason, same in reasons.items()]
@@ -81,9 +83,17 @@ class CaveatMarks:
             yield Caveat(f"{counted} ({kinds})", f": {'; '.join(parts)}")
             groups = sorted({row.group_id or 0 for row in runs if row.kind != "import" and not row.merged})
             if not included and (groups := missing_runs.lacking(self._connection, groups)):
-                which = "".join(f" g{group}" for group in groups[:MOST_NAMED])
+                if not any(row.spec_hash in work for row in runs) and all(map(self._fails_again, runs)):
+                    command = f"mpsq why {runs[-1].run}"
+                    yield NextStep(f"why: {command}", command)
+                    continue
+                which = "".join(f" g{group}" for group in groups)
                 command = f"mpsq report missing{which} --submit"
                 yield NextStep(f"to run them again: {command}", command)
+
+    def _fails_again(self, row: ReportedRun) -> bool:
+        """Return whether another run of the same would most likely end like this one."""
+        return row.outcome == Outcome.FAILED or any(taint.kind == "unobserved" for taint in self._invalid(row))
 
     def _kinds(self, row: ReportedRun) -> list[str]:
         if row.outcome != Outcome.SUCCEEDED:
