@@ -177,7 +177,7 @@ def _search_meaning(run: RunView, sentence: str, step: str) -> tuple[str, str]:
 
 _LOGS = "mpsq logs {run} shows what it wrote"
 _ENDED = {
-    Outcome.SUCCEEDED: ("it succeeded{ran}", "mpsq report shows its numbers"),
+    Outcome.SUCCEEDED: ("it succeeded{ran}", "mpsq report g{group} shows its numbers"),
     Outcome.FAILED: ("it failed with exit code {run.exit_code}{ran}{reason}", _LOGS),
     Outcome.KILLED: ("signal {run.signal} killed it{ran}{reason}", f"{_LOGS}; the system log may show the sender"),
     Outcome.SPAWN_FAILED: (
@@ -208,7 +208,6 @@ _ENDED = {
 
 
 _SKIPPED = {
-    "dependency": "fix the job it depended on, then mpsq retry {run}",
     "device": "mpsq doctor tries every device; then mpsq retry {run}",
     "deadline": "mpsq rerun {job} runs it without the deadline",
     "budget": "mpsq rerun g{group} --rounds 3 adds three rounds",
@@ -221,7 +220,7 @@ def _done(run: RunView) -> tuple[str, str]:
     outcome = Outcome(run.outcome or "")
     ran = f" after {units.duration(run.real_s)}" if run.real_s is not None else ""
     if outcome is Outcome.SUCCEEDED and run.taints and not run.valid:
-        return f"it succeeded{ran}, but its numbers are not valid ({', '.join(run.taints)})", "mpsq show {run} says why"
+        return f"it succeeded{ran}, but its numbers are not valid ({run.taints[0]})", "mpsq show {run} says why"
     sentence, step = _ENDED[outcome]
     if run.kind == "import" and outcome is not Outcome.SUCCEEDED:
         sentence = "how it ended is unknown{reason}" if outcome is Outcome.LOST else sentence
@@ -229,6 +228,8 @@ def _done(run: RunView) -> tuple[str, str]:
     elif outcome is Outcome.SKIPPED:
         kind, _, rest = (run.reason or "").partition(": ")
         step = _SKIPPED.get(kind, "mpsq retry {run}")
+        if kind == "dependency" and (other := _OTHER_JOB.match(rest)):
+            step = f"mpsq why {other[1]} says why; mpsq retry {other[1]} {{run}} runs both again"
         if NOT_FAILED in rest:
             step = "nothing is wrong: it should run only after a failure; mpsq rerun {job} runs it anyway"
         if kind == "preflight":
@@ -236,6 +237,7 @@ def _done(run: RunView) -> tuple[str, str]:
     return sentence.format(run=run, ran=ran, reason=f": {run.reason}" if run.reason else ""), step
 
 
+_OTHER_JOB = re.compile(r"job (\d+) ")
 _MISSING_MODULE = re.compile(r"No module named '([\w.]+)'")
 
 

@@ -256,7 +256,7 @@ class RunView(RunLine, frozen=True):
             return f"{self.ending}: {self.blocked_reason}" if self.blocked_reason else self.ending
         ending, reason = self.ending, self.reason or ""
         if self.mark:
-            after += f", not valid ({', '.join(self.taints)})"
+            after += f", not valid ({self.taints[0]})"  # invalid ones come first
         kind, _, rest = reason.partition(": ")
         if ending.endswith(f"({kind})"):
             reason = rest

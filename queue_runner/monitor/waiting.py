@@ -86,6 +86,7 @@ def reasons(
     of runs, no further ones are read once these have their reasons."""
     by_run: dict[int, Reason] = {}
     ahead: list[str] = []
+    any_waits = False
     bound: dict[int, str] = dict(read.tuples(connection, _BOUND, [DEFAULT_LANE])) if queue.lanes else {}
     is_paused = any(lane.paused_at for lane in queue.lanes)
     specs: dict[int, str] = dict(read.tuples(connection, _QUEUED)) if is_paused else {}
@@ -101,9 +102,10 @@ def reasons(
         if reason is None:
             spec = stored_spec(specs[run.job_id]) if run.job_id in specs else None
             reason = _of_lane(run, queue, bound.get(run.job_id, ""), spec)
-        by_run[run.run_id] = reason or _of_the_queue(run, queue, ahead)
+        by_run[run.run_id] = reason or _of_the_queue(run, queue, ahead, any_waits)
         if reason is None:
             ahead.append(run.run)
+            any_waits = True
         if only is not None and by_run.keys() >= only:
             break
     return by_run
@@ -188,7 +190,8 @@ def _of_others(job: int, unmet: Sequence[_Edge]) -> Reason:
     )
 
 
-def _of_the_queue(run: QueuedRun, queue: QueueState, ahead: Sequence[str]) -> Reason:
+def _of_the_queue(run: QueuedRun, queue: QueueState, ahead: Sequence[str], any_waits: bool = False) -> Reason:
+    """Return the reason that a run has by the queue: the runs `ahead` of it, of which some wait or all are running."""
     if run.blocked_reason:
         return Reason("blocked", run.blocked_reason, run.blocked_reason, "mpsq status shows what it waits for")
     if queue.paused_at:
@@ -209,6 +212,6 @@ def _of_the_queue(run: QueuedRun, queue: QueueState, ahead: Sequence[str]) -> Re
         )
     more = len(ahead) - 1
     others = {0: " is", 1: " and 1 more run are"}.get(more, f" and {units.count(more)} more runs are")
-    step = f"mpsq status shows the order; mpsq edit {run.job_id} --top changes it"
+    step = "mpsq status shows the order" + (f"; mpsq edit {run.job_id} --top changes it" if any_waits else "")
     sentence = f"run {ahead[0]}{others} before it" + (f"; {gate}" if gate else "")
     return Reason("turn", f"its turn, after {ahead[-1]}", sentence, step)

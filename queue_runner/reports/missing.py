@@ -107,5 +107,5 @@ def _reasons(attempts: Sequence[ReportedRun]) -> list[str]:
 
 def _reason(last: ReportedRun) -> str | None:
     if last.outcome == "SUCCEEDED":
-        return f"not valid: {(last.taints or '').replace(',', ', ')}"
+        return f"not valid: {(last.taints or '').partition(',')[0]}"
     return last.reason or None

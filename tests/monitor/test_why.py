@@ -81,7 +81,7 @@ def run(state: str, **changes: Any) -> RunView:
         (run("DONE", outcome="FAILED", exit_code=3), RunContext(WORKER, in_copy="a.py changed"), "exit code 3; it started in a copy of the code as submitted, because a.py", "mpsq logs 12.3"),
         (run("DONE", outcome="CANCELLED"), RunContext(WORKER), "it was cancelled", "mpsq retry 12.3"),
         (run("DONE", outcome="SKIPPED", reason="12.1 failed"), RunContext(WORKER), "skipped: 12.1 failed", "mpsq retry"),
-        (run("DONE", outcome="SKIPPED", reason="dependency: job 7 did not succeed"), RunContext(WORKER), "job 7", "fix the job it depended on"),
+        (run("DONE", outcome="SKIPPED", reason="dependency: job 7 did not succeed"), RunContext(WORKER), "job 7", "mpsq retry 7 12.3 runs both again"),
         (run("DONE", outcome="SKIPPED", reason=f"dependency: job 7 {NOT_FAILED}"), RunContext(WORKER), "requires that it fails", "nothing is wrong: it should run only after a failure; mpsq rerun 12 runs it anyway"),
         (run("DONE", outcome="SKIPPED", reason="device: run 1.1 could not use cuda"), RunContext(WORKER), "cuda", "mpsq doctor tries every device; then mpsq retry 12.3"),
         (run("DONE", outcome="SKIPPED", reason="deadline: it did not start"), RunContext(WORKER), "deadline", "mpsq rerun 12 runs it without the deadline"),
@@ -157,7 +157,7 @@ def test_a_run_behind_one_that_waits_for_quiet_has_its_turn_after_it() -> None:
     gate = "run 1.1 waits until 10:12 for a quiet machine: other programs use 90 %"
     queue = QueueState(True, 1, gate, None, blocked_kind=Obstacle.GATE)
     waiting = run("QUEUED", run_id=3, job_id=12, lane="machine", blocked_reason=None)
-    behind = _of_the_queue(waiting, queue, ["1.1"])
+    behind = _of_the_queue(waiting, queue, ["1.1"], any_waits=True)
     assert (behind.kind, behind.short) == ("turn", "its turn, after 1.1")
     assert behind.sentence == f"run 1.1 is before it; {gate}"
     assert "--no-gate" not in behind.next_step and "mpsq edit 12 --top" in behind.next_step
@@ -261,3 +261,10 @@ def test_a_list_holds_one_job_at_a_time(home: Path, monkeypatch: pytest.MonkeyPa
         run_view.stored_spec.cache_clear()
         listed_jobs = tables.json_value(listing.jobs(connection, listing.Filter()))
         assert len(listed_jobs) == len(parsed) == total, "each specification once"
+
+
+def test_behind_a_running_run_alone_no_other_order_is_offered() -> None:
+    """Its next step was `mpsq edit 12 --top`, which changed nothing."""
+    queue = QueueState(True, 1, None, None)
+    behind = _of_the_queue(run("QUEUED", lane="machine", blocked_reason=None), queue, ["1.1"])
+    assert behind.kind == "turn" and "--top" not in behind.next_step
