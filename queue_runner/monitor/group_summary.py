@@ -85,7 +85,7 @@ WITH last AS (
     FROM runs r JOIN jobs j ON j.id = r.job_id WHERE j.group_id IN ({{groups}}) AND r.number > 0
     GROUP BY r.job_id, r.repeat
 ), rounds AS (
-    SELECT group_id, min(state = 'DONE') AS ended, count(*) AS runs,
+    SELECT group_id, min(state = 'DONE' AND outcome NOT IN ('CANCELLED', 'SKIPPED')) AS ended, count(*) AS runs,
         sum(state = 'DONE' AND outcome NOT IN ('SUCCEEDED', 'CANCELLED', 'SKIPPED')) AS failed
     FROM last GROUP BY group_id, repeat
 )
@@ -150,6 +150,6 @@ def _endings(last: Sequence[RunView]) -> str:
 def _invalid(last: Sequence[RunView]) -> str:
     """Count the runs that succeeded and are not valid, by the kinds of their taints."""
     runs = [run for run in last if run.mark]
-    kinds = Counter(kind for run in runs for kind in run.taints)
+    kinds = Counter(run.taints[0] for run in runs)  # invalid ones come first
     named = ", ".join(f"{kind} {n}" for kind, n in kinds.most_common())
     return f"{units.counted(len(runs), 'run')} ({named}): not compared" if runs else ""

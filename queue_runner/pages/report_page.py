@@ -184,7 +184,8 @@ def _ran(evidence: RunRecords) -> str:
 def _lettered(result: Result) -> list[PageTable]:
     """Return the tables as a terminal shows them, with its letters; below each those that only --explain prints."""
     whole = Section("", result.columns, result.items)
-    sections = result.sections or ([arm_tables.without_empty(whole)] if result.items else [])
+    is_empty = not result.items or result.text == ""
+    sections = result.sections or ([] if is_empty else [arm_tables.without_empty(whole)])
     made: list[PageTable] = []
     for section in sections:
         if section.explained and made:

@@ -26,8 +26,10 @@ class TrustReason(Struct, frozen=True):
 
 
 def reasons(evidence: RunRecords) -> list[TrustReason]:
-    """Return the three reasons; none without runs."""
-    return [_verdicts(evidence), _runs(evidence), _caveats(evidence)] if evidence.families else []
+    """Return the three reasons; where no run counts only why, and none before a run has ended."""
+    if any(arm.used for family in evidence.families for arm in family.arms):
+        return [_verdicts(evidence), _runs(evidence), _caveats(evidence)]
+    return [_runs(evidence)] if any(row.state == State.DONE for row in evidence.runs) else []
 
 
 def status(families: Iterable[Family]) -> TrustReason | None:

@@ -84,7 +84,8 @@ def finish(stored: list[ReportedRun], context: Context) -> Result:
     if not rows:
         lines = [select_runs.nothing(context, "at all")]
     elif not sections:
-        lines = ["no run has ended yet: see mpsq status"]
+        groups = {row.group_id for row in rows}
+        lines = [f"no run has ended yet: mpsq {f'why g{groups.pop()}' if len(groups) == 1 else 'status'} says why"]
     return replace(result, sections=sections, lines=lines, text=None if sections or not rows else "")
 
 

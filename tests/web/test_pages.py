@@ -406,7 +406,7 @@ def test_the_page_of_a_judgement_says_whether_the_candidate_is_kept(queue: Layou
     mpsq.ok("cancel", "g2")
     with sqlite3.connect(queue.db) as connection:
         connection.execute("UPDATE groups SET until = 'judge {}', closed_at = 1, closed_why = 'keep: 5 % faster'")
-    assert "1 of 1 round done: keep: 5 % faster" in text_of(browser.get("/group/2"))
+    assert "0 of 1 round done: keep: 5 % faster" in text_of(browser.get("/group/2"))
 
 
 def test_the_first_page_has_the_answer_so_far_and_what_went_wrong(
