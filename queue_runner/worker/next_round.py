@@ -76,18 +76,18 @@ def _judged(layout: Layout, group_id: int, group: OpenGroup, now: float) -> tupl
     progress = answers.rounds_judged(families), answers.rounds_left(families)
     if reached:
         return progress, reached
+    _, more = progress
+    needed = f"{further(more)} would be needed"
+    if more is not None and more <= MOST_OFFERED:
+        needed += f": mpsq rerun g{group_id} --rounds {max(more, 1)} adds them"
     if is_over:
-        return progress, f"the budget of {units.duration(group.until.limit_s)} is used up: {remedy}"
+        return progress, f"the budget of {units.duration(group.until.limit_s)} is used up; {needed}"
     if obstacle := answers.obstacle(families, group.until.goal):
         return progress, obstacle
     if group.repeat >= MOST_ROUNDS:
-        return progress, f"there is no verdict after {MOST_ROUNDS} rounds: {remedy}"
-    _, more = progress
+        return progress, f"there is no verdict after {MOST_ROUNDS} rounds; {needed}"
     if group.until == Until() and (math.inf if more is None else more) > _most_rounds_left(group, now):
-        needed = f"{further(more)} would be needed"
-        if more is None or more > MOST_OFFERED:
-            return progress, needed
-        return progress, f"{needed}: mpsq rerun g{group_id} --rounds {more} adds them"
+        return progress, needed
     return progress, ""
 
 
