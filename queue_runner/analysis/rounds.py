@@ -26,6 +26,8 @@ TOO_SLOW = (Outcome.TIMED_OUT, Outcome.STALLED)
 FEWEST_EARLIER = 8
 """Fewer earlier runs do not show that a row has two speeds."""
 FINEST_DIGIT = 9
+HIDES_NOTHING = 1e-6
+"""Of values with finer steps than this, more digits tell nothing."""
 FINEST_STEP = 2e-5
 """A rounding step that is a smaller share of the times affects no verdict; any times would pass as its multiples."""
 
@@ -507,15 +509,16 @@ def _obstacle(contrast: intervals.Contrast, judgement: intervals.Judgement, of_t
         n = intervals.FIRST_LOOK_WITH_LEVELS
         return f"the runs of a row form groups of different speed: a verdict needs {n} rounds", False
     step = contrast.step
+    equal = judgement.n >= intervals.FIRST_LOOK and not (
+        judgement.given_after or judgement.more or any(contrast.differences)
+    )
+    if equal and step < HIDES_NOTHING:
+        return f"the rows are equal in all {judgement.n} rounds", True
     if not (judgement.given_after or judgement.more) and step > abs(judgement.mean):
         rounded = f"times are rounded to steps of {units.percent(step, 2)}" if of_time else ""
         rounded = rounded or f"values are rounded to steps of {step:g}"
         is_final = all(abs(x) <= 2 * step for x in contrast.differences if x is not None)
         return f"the {rounded}: print more digits", is_final
-    if judgement.n >= intervals.FIRST_LOOK and not (
-        judgement.given_after or judgement.more or any(contrast.differences)
-    ):
-        return f"the rows are equal in all {judgement.n} rounds", True
     if judgement.contradicted and judgement.decision is intervals.Decision.UNDECIDED:
         return "later rounds contradict the earlier ones", False
     return "", False
