@@ -56,7 +56,11 @@ def test_the_command_becomes_a_program_with_the_socket_and_without_a_secret(
         raise SystemExit(0)
 
     monkeypatch.setattr("os.execve", execve)
-    assert mpsq("web", "--port", "0", "--write").code == 0
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    try:
+        assert mpsq("web", "--port", "0", "--write").code == 0
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)  # else Ctrl-C of no later test would arrive
     assert became[0][1:4] == ["-P", "-m", "queue_runner.web"] and became[0][-1] == "--write"
 
 
