@@ -254,9 +254,15 @@ def _metric_answer(family: Family, name: str, best: Pair) -> str:
         interval = interval if answer.change > 0 else answer.mirrored().interval
         text = f"{name} of {arm} {'is' if answer.decided else 'was'} {size} {how} than of {base}"
     repeated = answer.why and answer.why in (family.metrics[name], best.verdict.why)
-    needs = "" if answer.decided else "undecided" if repeated else f"undecided: {answer.next_step}"
-    limits = needs if family.metrics[name] else ", ".join(filter(None, [interval, answer.rounds, needs]))
-    return f"{text}, {' vs '.join(values)} ({limits})"
+    needs = "" if answer.decided or repeated else answer.next_step
+    limits = [] if family.metrics[name] else [interval, answer.rounds]
+    return _sentence(f"{text}, {' vs '.join(values)}", [*limits, needs], decided=answer.decided)
+
+
+def _sentence(text: str, limits: Sequence[str], *, decided: bool) -> str:
+    """Return a result with its limits; one without a verdict begins with that."""
+    known = ", ".join(filter(None, limits))
+    return ("" if decided else "undecided: ") + text + (f" ({known})" if known else "")
 
 
 def without_words(family: Family) -> Iterable[str]:
@@ -298,8 +304,7 @@ def ratio(pair: Pair, per_work: str, compiling: bool = False) -> str:
     else:
         a, b = (units.number(1 / time) for time in (verdict.value, verdict.baseline))
         numbers = f" per {per_work}, {a} vs {b} {per_work}s/s"
-    limits = filter(None, [stated.interval, stated.rounds, "" if stated.decided else "undecided"])
-    return f"{text}{numbers} ({', '.join(limits)})"
+    return _sentence(text + numbers, [stated.interval, stated.rounds], decided=stated.decided)
 
 
 def without_mode(arm: Arm) -> str:

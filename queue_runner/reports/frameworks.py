@@ -92,9 +92,10 @@ def _fastest(family: Family) -> Pair | None:
 def _in_words(pair: Pair, family: Family) -> str:
     """Say which framework is the fastest, in which version and by how much."""
     version = " ".join(filter(None, [pair.arm.key["framework"], pair.arm.shown[0].framework_version]))
-    fastest = "fastest" if pair.verdict.word == Word.FASTER else "fastest as measured"
+    if pair.verdict.word == Word.FASTER:
+        return f"fastest ({version}): {ratio(pair, family.unit)}"
     needs = "" if pair.verdict.decided else f": {pair.verdict.next_step}"
-    return f"{fastest} ({version}): {ratio(pair, family.unit)}{needs}"
+    return f"measured as the fastest ({version}), {ratio(pair, family.unit)}{needs}"
 
 
 def _last_losses(family: Family, curves: divergence.Losses) -> Iterable[str]:

@@ -31,7 +31,7 @@ def run(device: str | None, compile: int, median_s: float, **more: Any) -> Repor
 
 def test_one_run_each_says_so_in_the_same_sentence() -> None:
     text = said([run("cpu", 0, 1.98434), run("mps", 0, 0.22074), run("mps", 1, 0.30541)])
-    assert "mps eager was 8.99 x faster than cpu eager, 220.7 vs 1,984 ms/iter (1 round, undecided)" in text
+    assert "undecided: mps eager was 8.99 x faster than cpu eager, 220.7 vs 1,984 ms/iter (1 round)" in text
     assert "mps compiled was 6.50 x faster than cpu eager" in text
     assert "mps compiled was 1.38 x slower than eager" in text
     assert "about 2 more rounds" in text
@@ -49,7 +49,7 @@ def test_what_has_no_verdict_is_measured_and_what_has_one_is() -> None:
 def test_rows_without_a_device_are_named_by_their_mode() -> None:
     """Logs that name no device: "it compiled was 1.28 x faster" once."""
     text = said([run(None, 0, 0.2), run(None, 1, 0.1)])
-    assert "\ncompiled was 2.00 x faster than eager" in f"\n{text}" and "it compiled" not in text
+    assert "\nundecided: compiled was 2.00 x faster than eager" in f"\n{text}" and "it compiled" not in text
 
 
 def test_what_took_as_long_is_neither_faster_nor_slower() -> None:
