@@ -159,6 +159,8 @@ def test_rows_with_equal_values_keep_no_question_open() -> None:
     assert [verdict.is_final for verdict in judged] == [False, True, True]
     assert {verdict.word for verdict in judged} == {Word.UNDECIDED}
     assert "equal in all 4 rounds" in judged[-1].why and judged[-1].size == "0 (did not vary)"
+    printed = [round(value, 8) for value in values]  # that many digits hide nothing
+    assert "equal in all 4 rounds" in answer(rounds({2: printed, 4: printed}), aim=Aim("score")).why
     other = rounds({2: values, 4: [*values[:3], 0.9]})
     assert not answer(other, aim=Aim("score")).is_final
     within = answer(rounds({2: values, 4: values}), aim=Aim("score", {"score": 0.01}))

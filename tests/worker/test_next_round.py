@@ -77,7 +77,7 @@ def test_equal_rows_end_with_the_budget_and_the_order_stays_mirrored(queue: Queu
     submit(queue, sets=("s=0,00",), budget=f"{patience(10):.0f}s")
     work(queue)
     rounds, why = ending(queue)
-    assert why == "decided" or ((rounds == 20 or why.startswith("the budget of")) and "mpsq rerun g1" in why)
+    assert why == "decided" or ((rounds == 20 or why.startswith("the budget of")) and "would be needed" in why)
     of_round = [[run for run in queue.written() if run.endswith(f".{number}")] for number in range(1, rounds + 1)]
     firsts = [runs[0].split(".")[0] for runs in of_round]
     assert all(len(runs) == 2 for runs in of_round)
@@ -122,6 +122,26 @@ def test_a_question_that_its_time_may_still_decide_goes_on(queue: Queue, monkeyp
     group = OpenGroup(Until(), 4, 1e9, frozenset({"SUCCEEDED"}), is_whole=True)
     (_, soon), (_, late) = (next_round._judged(queue.layout, 1, group, 1e9 + at_s) for at_s in (330.0, 400.0))
     assert not soon and late == "about 3 more rounds would be needed: mpsq rerun g1 --rounds 3 adds them"
+
+
+@pytest.mark.parametrize(
+    ("more", "offered"),
+    [
+        (71, "about 71 more rounds would be needed"),
+        (None, "over 200 more rounds would be needed"),
+        (4, "about 4 more rounds would be needed: mpsq rerun g1 --rounds 4 adds them"),
+    ],
+)
+def test_after_the_last_round_as_many_are_offered_as_would_decide(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch, more: int | None, offered: str
+) -> None:
+    """It offered three where over 200 were needed."""
+    for name, answer in (("reached", ""), ("obstacle", ""), ("rounds_left", more)):
+        monkeypatch.setattr(answers, name, lambda *_, answer=answer: answer)
+    submit(queue)
+    group = OpenGroup(Until(), 20, 1e9, frozenset({"SUCCEEDED"}), is_whole=True)
+    _, why = next_round._judged(queue.layout, 1, group, 1e9 + 30)
+    assert why == f"there is no verdict after 20 rounds; {offered}"
 
 
 @pytest.mark.parametrize(("more", "at_once", "n_added"), [(5, 1, 1), (5, 20, 5), (5, 4, 4), (None, 4, 4), (30, 20, 17)])
