@@ -358,7 +358,7 @@ def test_paths_of_programs_are_commands(tmp_path: Path) -> None:
     [
         (["true", "false"], 'run takes one workload, not "true false"'),
         (["sh", "./a.sh"], 'run takes one workload, not "sh ./a.sh"'),
-        (["sleep 1", "--", "true"], "another one follows --"),
+        (["sleep 1", "--", "true"], "and another one after --"),
         (["echo 'a", "sleep 1"], "is not a command line"),
     ],
 )

@@ -704,7 +704,7 @@ def test_by_time_overrides_the_metric_of_the_submission(store: Store) -> None:
         for device in ("cpu", "mps"):
             store.metric(store.run(device, False, 0.1 + k / 1e5), "score", k + (device == "cpu"))
     store.db.execute("UPDATE groups SET aim = ?", [Aim("score", {"": 0.2}).to_json()])
-    assert store.report().lines[0].startswith("score of")
+    assert store.report().lines[0].startswith("undecided: score of")
     result = store.report(by="time")
     assert "the same within 20 %" in result.lines[0] and "no verdict on time" not in words(result)
     (family,) = result.families
