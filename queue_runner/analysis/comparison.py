@@ -363,6 +363,29 @@ def _answered(family: Family, pairs: Sequence[tuple[Arm, Arm]], twins: Sequence[
     return replace(family, pairs=judged(pairs), twins=judged(twins))
 
 
+def within(shown: Family, whole: Sequence[Family]) -> Family:
+    """Return a family with the answers that its rows get in the whole question: rows that are not shown tell the noise,
+    too. It is unchanged if none of the families has all of its rows."""
+
+    def runs(arm: Arm) -> frozenset[int]:
+        return frozenset(row.run_id for row in arm.runs)
+
+    def answered(pairs: Sequence[Pair], known: Sequence[Pair]) -> list[Pair]:
+        by_runs = {(runs(pair.arm), runs(pair.baseline)): pair for pair in known}
+        found = [by_runs[runs(pair.arm), runs(pair.baseline)] for pair in pairs]
+        return [replace(pair, verdict=x.verdict, metrics=x.metrics) for pair, x in zip(pairs, found, strict=True)]
+
+    for family in whole:
+        arms = {runs(arm): arm for arm in family.arms}
+        if shown.baseline is not None and all(runs(arm) in arms for arm in shown.arms):
+            baseline = arms[runs(shown.baseline)]
+            why = shown.why if baseline is _default_baseline(family).baseline else CHOSEN
+            judged = _judged(replace(family, baseline=baseline, why=why, aim=shown.aim))
+            pairs, twins = answered(shown.pairs, judged.pairs), answered(shown.twins, judged.twins)
+            return replace(shown, pairs=pairs, twins=twins)
+    return shown
+
+
 def disturbed_rounds(family: Family) -> set[Any]:
     """Return the rounds in which something disturbed a run."""
     runs = [row for arm in family.arms for row in arm.runs]

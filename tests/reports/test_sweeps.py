@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -272,3 +273,19 @@ def test_rows_stand_in_the_order_of_their_numbers(store: Store) -> None:
     for s in ("16", "8", "0.5", "a10", "a9", "1e-3"):
         command(store, 1.0, ("sleep", s), params={"s": s})
     assert list(rows(store.report())) == ["s=1e-3", "s=0.5", "s=8", "s=16", "s=a9", "s=a10"]
+
+
+@pytest.mark.parametrize(
+    ("shown", "whole"),
+    [({"where": ["n=0,3"]}, {}), ({"where": ["n=1,3"]}, {"vs": "n=1"}), ({"selectors": ["1", "4"]}, {})],
+)
+def test_a_pair_has_the_same_answer_whatever_else_is_shown(
+    store: Store, shown: dict[str, Any], whole: dict[str, Any]
+) -> None:
+    """A filter to two of four rows turned "faster" into "undecided": the noise of the others was not used."""
+    for noise in (0.0, 0.004, -0.003):
+        for n, time_s in enumerate((0.1, 0.15, 0.22, 0.31)):
+            store.run(median_s=time_s * (1 + noise * (n % 2)), params={"n": n})
+    keys = ("speedup", "speedup_low", "speedup_high", "verdict", "n_rounds")
+    part, all_rows = (rows(store.report(**options))["n=3"] for options in (shown, whole))
+    assert [part[key] for key in keys] == [all_rows[key] for key in keys] and part["verdict"] == "slower"

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import math
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from queue_runner import extensions, units
 from queue_runner.analysis import run_metrics
-from queue_runner.analysis.comparison import Family, Pair, compare
+from queue_runner.analysis.comparison import Family, Pair, Question, compare, within
+from queue_runner.analysis.comparison import families as compared_families
 from queue_runner.analysis.grouping import Arm
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.analysis.rounds import mean_interval
@@ -24,6 +25,8 @@ from queue_runner.monitor.answers.run_query import Context, Options
 from queue_runner.spec import DECIDED
 from queue_runner.store import read
 
+MOST_HIDDEN = 1000
+"""Jobs of the same submissions that are read although they are not chosen: they belong to the question."""
 SQL = f"SELECT {prepare.RUN} FROM v_run WHERE {{chosen}} ORDER BY job_id, number"
 
 
@@ -32,8 +35,23 @@ def compared(prepared: Sequence[ReportedRun], context: Context) -> tuple[list[Re
 
     Raises: UsageError when --vs or --group-by is invalid.
     """
+    rows, question = _asked(prepared, context)
+    shown = compare(rows, question)
+    n_hidden = sum(len(hidden) for hidden in {row.group_id: row.hidden for row in rows}.values())
+    if not 0 < n_hidden <= MOST_HIDDEN:
+        return rows, shown
+    groups = sorted({row.group_id for row in rows if row.group_id is not None})
+    options = replace(
+        context.options, selectors=[Selector(f"g{group}", group=group) for group in groups], where={}, since=None
+    )
+    everything = Context(options, context.connection, *select_runs.condition(context.connection, options))
+    whole = compared_families(*_asked(prepare.windowed(everything.runs(SQL), everything), everything))
+    return rows, [within(family, whole) for family in shown]
+
+
+def _asked(prepared: Iterable[ReportedRun], context: Context) -> tuple[list[ReportedRun], Question]:
     rows = sweeps.add(prepared, context, "name" in context.options.vs)
-    return rows, compare(rows, replace(prepare.question(rows, context), sweeps=True))
+    return rows, replace(prepare.question(rows, context), sweeps=True)
 
 
 def of_group(connection: sqlite3.Connection, group_id: int) -> list[Family]:
