@@ -268,6 +268,11 @@ class RunView(RunLine, frozen=True):
         return columns | self.question.options() | {"taints": list(self.taints), "tags": list(self.tags)}
 
 
+def _mean(times_s: Iterable[float]) -> float | None:
+    known = [time_s for time_s in times_s if time_s > 0]
+    return stats.geometric_mean(known) if known else None
+
+
 Q = TypeVar("Q", bound=QueuedRun)
 R = TypeVar("R", bound=RunLine)
 
@@ -436,9 +441,8 @@ class JobView(Struct, Generic[R], frozen=True):
 
     @property
     def median_s(self) -> float | None:
-        """The median of the runs' medians."""
-        timed = [run for run in last_attempts(self.runs) if run.succeeded and run.median_s is not None]
-        return None if not timed else stats.median([run.median_s or 0.0 for run in timed])
+        """The geometric mean of the runs' medians, as reports have it."""
+        return _mean([run.median_s or 0.0 for run in last_attempts(self.runs) if run.succeeded])
 
     @property
     def _not_succeeded(self) -> list[R]:
@@ -477,11 +481,12 @@ class JobView(Struct, Generic[R], frozen=True):
 
     @property
     def took_s(self) -> float | None:
-        """The median time of its runs that succeeded; without one, that of the run that is running or ended last."""
-        times = [run.real_s for run in last_attempts(self.runs) if run.succeeded and run.real_s is not None]
+        """The geometric mean of the times of its runs that succeeded; without one, the time of the run that is running
+        or ended last."""
+        mean_s = _mean([run.real_s or 0.0 for run in last_attempts(self.runs) if run.succeeded])
         timed = [run for run in reversed(self.runs) if run.took_s is not None]
         last_s = max(timed, key=lambda run: run.state == State.RUNNING).took_s if timed else None
-        return stats.median(times) if times else last_s
+        return last_s if mean_s is None else mean_s
 
     @property
     def repeats(self) -> int:
