@@ -372,7 +372,7 @@ def within(shown: Family, whole: Sequence[Family]) -> Family:
 
     def answered(pairs: Sequence[Pair], known: Sequence[Pair]) -> list[Pair]:
         by_runs = {(runs(pair.arm), runs(pair.baseline)): pair for pair in known}
-        answers = [by_runs[runs(pair.arm), runs(pair.baseline)] for pair in pairs]
+        answers = [by_runs.get((runs(pair.arm), runs(pair.baseline)), pair) for pair in pairs]
         return [replace(pair, verdict=x.verdict, metrics=x.metrics) for pair, x in zip(pairs, answers, strict=True)]
 
     for family in whole:
