@@ -55,7 +55,10 @@ def logs(
         return
     run = use_case.choose(runs)
     log = open_log(use_case.folder_of(layout, run), tail)
-    if not log.copy() and tail != 0:
+    wrote = log.copy()
+    log.end()
+    if not wrote and tail != 0:
         where = f" to {stream}" if stream else ""
         say(f"run {run.run} {'wrote nothing' if run.outcome else 'has written nothing yet'}{where}")
-    log.end()
+    elif len(runs) > 1:
+        say(f"this is the log of run {run.run}, one of {len(runs)} runs")

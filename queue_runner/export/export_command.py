@@ -47,6 +47,6 @@ def export(
         print_json("mpsq.export/1", target=done.target, path=str(done.path), rows=done.rows, not_valid=done.n_not_valid)
         return
     runs, *others = done.rows.items()
-    of_them = f" ({count(done.n_not_valid)} of them not valid)" if done.n_not_valid else ""
+    of_them = f" ({count(done.n_not_valid)} of them are in no report)" if done.n_not_valid else ""
     rest = ", ".join(f"{count(n)} {name}" for name, n in others)
     print(f"{done.path}: {counted(runs[1], 'run')}{of_them}, {rest}")

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from queue_runner import units
 from queue_runner.errors import WaitedJobFailed, WaitTimeout
+from queue_runner.host.locks import START_A_WORKER
 from queue_runner.model import Outcome, Selector, State
 from queue_runner.monitor import queue_state, run_view, waiting
 from queue_runner.monitor.poll import Change, Poller
@@ -79,6 +80,9 @@ class Awaited(Struct, frozen=True):
         pending, n_runs, after = self.pending, len(self.counted), f"after {units.duration(timeout_s)}"
         if not pending:
             return WaitTimeout(f"g{self.open_groups[0]} has no verdict yet {after}", "mpsq status shows its progress")
+        if pending[0].is_unstored:
+            ended = f"run {pending[0].run} has ended, but no worker is running to record it"
+            return WaitTimeout(f"{ended}: waited for {units.duration(timeout_s)}", START_A_WORKER)
         which = f"run {pending[0].run}" if n_runs == 1 else f"{len(pending)} of {units.counted(n_runs, 'run')}"
         waits = f"{which} {'has' if len(pending) == 1 else 'have'} not ended {after}"
         return WaitTimeout(waits, f"mpsq why {pending[0].run}")

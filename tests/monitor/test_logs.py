@@ -317,7 +317,8 @@ def test_a_run_without_output_says_so(queue: Layout, mpsq: Cli, no_waiting: Call
     folder = RunDir(queue.run_dir("1.2"))
     folder.stdout.write_text("")
     assert mpsq.ok("logs", "1", "--out").err == "run 1.2 wrote nothing to stdout\n"
-    assert mpsq.ok("logs", "1").out == "warning\n"
+    of_one = mpsq.ok("logs", "1")
+    assert (of_one.out, of_one.err) == ("warning\n", "this is the log of run 1.2, one of 2 runs\n")
     folder.stderr.write_text("")
     assert mpsq.ok("logs", "1").err == "run 1.2 wrote nothing\n"
     RunDir(queue.run_dir("4.1")).stdout.write_text("")

@@ -37,6 +37,12 @@ def test_an_end_without_a_worker_is_shown(layout: Layout, mpsq: Cli, command: st
     assert "RUNNING" not in text.replace("claim -> RUNNING", "")
 
 
+def test_who_waits_for_it_learns_that_a_worker_is_missing(layout: Layout, mpsq: Cli) -> None:
+    """It said that the run had not ended."""
+    waits = mpsq("wait", "4", "--timeout", "1ms").err
+    assert "run 4.1 has ended, but no worker is running to record it" in waits and "start one: mpsq worker" in waits
+
+
 def test_json_has_its_outcome_and_no_end_is_expected(layout: Layout, mpsq: Cli) -> None:
     run = mpsq.ok("show", "4.1", "--json").json()["runs"][0]["run"]
     assert (run["state"], run["outcome"], run["exit_code"], run["real_s"]) == ("RUNNING", "FAILED", 3, 6.5)
