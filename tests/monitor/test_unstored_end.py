@@ -38,7 +38,7 @@ def test_an_end_without_a_worker_is_shown(layout: Layout, mpsq: Cli, command: st
 
 
 def test_who_waits_for_it_learns_that_a_worker_is_missing(layout: Layout, mpsq: Cli) -> None:
-    """It said that the run had not ended."""
+    """Its error was that the run had not ended."""
     waits = mpsq("wait", "4", "--timeout", "1ms").err
     assert "run 4.1 has ended, but no worker is running to record it" in waits and "start one: mpsq worker" in waits
 

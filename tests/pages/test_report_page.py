@@ -84,7 +84,7 @@ def test_an_empty_store_has_a_page_that_says_so(tmp_path: Path) -> None:
 
 
 def test_a_page_of_runs_that_do_not_count_says_so_and_has_no_good_sign(tmp_path: Path) -> None:
-    """It said "yes: no caveats" of a crash, and of runs that had not ended."""
+    """It showed "yes: no caveats" for a crash, and for runs that had not ended."""
     store = Store(tmp_path / "home")
     store.run("cpu", median_s=None, outcome=None, group=1)
     store.run("cpu", median_s=None, outcome="FAILED", exit_code=1, group=2)
