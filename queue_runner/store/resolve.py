@@ -54,13 +54,21 @@ def dependencies(connection: Connection, named: Iterable[Dependency]) -> list[tu
     """
     conditions: dict[int, Condition] = {}
     for dependency in named:
-        for job_id in job_ids(connection, dependency.selector):
+        ids = job_ids(connection, dependency.selector)
+        replaced = _rerun_jobs(connection, ids) if dependency.selector.name else set()
+        for job_id in (id for id in ids if id not in replaced):
             if conditions.setdefault(job_id, dependency.condition) is not dependency.condition:
                 raise UsageError(
                     f"job {job_id} is given with two conditions: {conditions[job_id]} and {dependency.condition}",
                     "use one of them",
                 )
     return sorted(conditions.items())
+
+
+def _rerun_jobs(connection: Connection, job_ids: Collection[int]) -> set[int]:
+    """Return those of these jobs that others of them repeat: what waits for their name waits for the others."""
+    sql = "SELECT rerun_of FROM jobs WHERE id IN (SELECT value FROM json_each(?)) AND rerun_of IS NOT NULL"
+    return set(connection.column(sql, [json.dumps(sorted(job_ids))]))
 
 
 def runs_of(connection: Connection, selectors: Sequence[Selector]) -> list[NamedRun]:

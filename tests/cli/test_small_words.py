@@ -275,3 +275,12 @@ def test_a_run_without_a_supervisor_will_not_be_suspended(mpsq: Cli, monkeypatch
     monkeypatch.setattr(RunDir, "started", lambda _: Fence())
     refused = mpsq("pause", "4", "--now")
     assert refused.code == 1 and "run 4.1 has lost its supervisor" in refused.err
+
+
+def test_what_waits_for_a_name_waits_for_the_rerun_and_not_for_the_job_that_failed(mpsq: Cli) -> None:
+    mpsq.ok("edit", "3", "--name", "base")
+    mpsq.ok("rerun", "base")
+    mpsq.ok("submit", "--snapshot", "off", "--after", "base", "--", "true")
+    assert "job 7 must succeed first" in mpsq.ok("why", "8").out
+    waits = mpsq("wait", "base", "--timeout", "1ms")
+    assert waits.code == 124 and "run 7.1 has not ended" in waits.err
