@@ -61,9 +61,10 @@ class CaveatMarks:
             details = by_key(self._caveats[kind], lambda pair: pair[1].detail)
             parts = [f"{detail} ({named([run for run, _ in same])})" for detail, same in details.items()]
             more = f"; {len(details) - MOST_DETAILS} more" if len(details) > MOST_DETAILS else ""
-            name = f"{letter} = {kind}" + (
-                f" ({next(iter(details))})" if kind == IN_COPY else ""
-            )  # with the changed files
+            name = f"{letter} = {kind}"
+            if kind == IN_COPY:  # with the changed files
+                first = next(iter(details))
+                name, parts[0] = f"{name} ({first})", parts[0].removeprefix(f"{first} ")
             yield Caveat(name, f": {'; '.join(parts[:MOST_DETAILS])}{more}")
 
     def excluded(self, rows: Iterable[ReportedRun], used: Collection[int]) -> Iterable[str]:
