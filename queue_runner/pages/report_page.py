@@ -130,7 +130,9 @@ def headline(name: str, families: Sequence[Family]) -> str:
     """Return the question of the page; the name of a report that compares several families or none."""
     compared = [family for family in families if len(family.arms) > 1]
     if len(compared) != 1:
-        title = "Comparisons" if name == reports.DEFAULT else name.replace("-", " ")
+        if name == reports.DEFAULT:
+            return arm_tables.caption(families[0]) if len(families) == 1 else "Comparisons"
+        title = name.replace("-", " ")
         return title[:1].upper() + title[1:]
     labels = [arm.label for arm in compared[0].arms]
     if compared[0].by:

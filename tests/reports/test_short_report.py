@@ -233,9 +233,7 @@ def test_no_further_rounds_are_offered_while_some_wait(store: Store) -> None:
     assert "next: mpsq rerun g1 --rounds" in text and "no further round of g1" in text
     store.run("cpu", median_s=None, outcome=None)
     text = "\n".join(short(store))
-    assert (
-        "mpsq rerun" not in text and "no further" not in text and "next: 1 run has not ended yet (mpsq status)" in text
-    )
+    assert "mpsq rerun" not in text and "no further" not in text and "next: mpsq status" in text
 
 
 @pytest.mark.parametrize(

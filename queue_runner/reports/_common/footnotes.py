@@ -237,7 +237,7 @@ def _pending(arms: Sequence[Arm]) -> Iterable[str]:
     n = sum(row.state != State.DONE for arm in arms for row in arm.runs)
     if n:
         text = f"{n} run{'s have' if n > 1 else ' has'} not ended yet"
-        yield NextStep(text, f"{text} (mpsq status)")
+        yield NextStep(text, "mpsq status")
 
 
 def _two_places(families: Sequence[Family]) -> Iterable[str]:
