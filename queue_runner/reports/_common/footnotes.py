@@ -84,13 +84,12 @@ class CaveatMarks:
             yield Caveat(f"{counted} ({kinds})", f": {'; '.join(parts)}")
             groups = sorted({row.group_id or 0 for row in runs if row.kind != "import" and not row.merged})
             if not included and (groups := missing_runs.lacking(self._connection, groups)):
-                if not any(row.spec_hash in work for row in runs) and all(map(self._fails_again, runs)):
-                    command = f"mpsq why {runs[-1].run}"
-                    yield NextStep(f"why: {command}", command)
-                    continue
-                which = "".join(f" g{group}" for group in groups)
-                command = f"mpsq report missing{which} --submit"
-                yield NextStep(f"to run them again: {command}", command)
+                if all(row.spec_hash not in work and self._fails_again(row) for row in runs):
+                    what, command = "why", f"mpsq why {runs[-1].run}"
+                else:
+                    which = "".join(f" g{group}" for group in groups)
+                    what, command = "to run them again", f"mpsq report missing{which} --submit"
+                yield NextStep(f"{what}: {command}", command)
 
     def _fails_again(self, row: ReportedRun) -> bool:
         """Return whether another run of the same would most likely end like this one."""
