@@ -87,7 +87,7 @@ def obstacle(families: Sequence[Family], goal: str) -> str:
     if any(not (part.reached or part.why) for part in parts):
         return ""
     last = ((arm.label, arm.ended[-1]) for arm in _without_run(families))
-    missing = (f"no run of job {run.job_id} ({label}) has a time: mpsq show {run.run} says why" for label, run in last)
+    missing = (f"no run of job {run.job_id} ({label}) counts: mpsq show {run.run} says why" for label, run in last)
     is_one = sum(len(family.arms) for family in families) == 1
     why = "its jobs are equal" if is_one else "mpsq report --explain says how the rows differ"
     alone = () if parts else (f"no two rows can be compared: {why}",)
