@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from typing import Any
 
 from msgspec import Struct, field
@@ -97,6 +97,10 @@ class Family(Struct, frozen=True, eq=False, dict=True):
     aim: Aim = field(default_factory=Aim)
     key: Sequence[Any] = ()
     """what tells it from the other families of a question, whichever of them have runs"""
+    others: Sequence[tuple[Arm, Arm]] = ()
+    """pairs of the question that are not shown, and tell the noise, too"""
+    is_chosen: bool = False
+    """whether the user hid the row that would be the baseline"""
 
     @cached_property
     def wall(self) -> bool:
@@ -301,8 +305,8 @@ def _distance_of(device: Any, compile: Any, dtype: Any, framework: Any) -> tuple
 def _is_chosen(family: Family) -> bool:
     """Return whether the user chose the baseline, with --vs or by hiding the row that would be it."""
     base = family.baseline
-    if family.why == CHOSEN or base is None:
-        return family.why == CHOSEN
+    if family.why == CHOSEN or family.is_chosen or base is None:
+        return family.why == CHOSEN or family.is_chosen
     names = {row.name for arm in family.arms for row in arm.runs} if "subject" in family.common else ()
     place = _distance(base)[:4], min((row.job_id for row in base.runs), default=0)
     return any(
@@ -348,7 +352,7 @@ def _answered(family: Family, pairs: Sequence[tuple[Arm, Arm]], twins: Sequence[
     obstacles = run_metrics.obstacles(family.arms, family.named)
     names = sorted(obstacles, key=lambda name: name != family.aim.by)
     family = replace(family, metrics={name: obstacles[name] for name in names})
-    both, words, margins = [*pairs, *twins], n_words(family), family.aim.margins
+    both, words, margins = [*pairs, *twins, *family.others], n_words(family), family.aim.margins
     verdicts = judge(both, words, family.per_work, margins.get(OF_TIME))
     metrics = {
         name: judge_metric(both, partial(run_metrics.value, name=name), words, margins.get(name), obstacle)
@@ -364,26 +368,33 @@ def _answered(family: Family, pairs: Sequence[tuple[Arm, Arm]], twins: Sequence[
 
 
 def within(shown: Family, whole: Sequence[Family]) -> Family:
-    """Return a family with the answers that its rows get in the whole question: rows that are not shown tell the noise,
-    too. It is unchanged if none of the families has all of its rows."""
+    """Return a family judged with the noise of the whole question: of rows that are not shown, too. It is unchanged if
+    none of the families has all of its rows, or measures them otherwise."""
 
     def runs(arm: Arm) -> frozenset[int]:
         return frozenset(row.run_id for row in arm.runs)
 
-    def answered(pairs: Sequence[Pair], known: Sequence[Pair]) -> list[Pair]:
-        by_runs = {(runs(pair.arm), runs(pair.baseline)): pair for pair in known}
-        answers = [by_runs.get((runs(pair.arm), runs(pair.baseline)), pair) for pair in pairs]
-        return [replace(pair, verdict=x.verdict, metrics=x.metrics) for pair, x in zip(pairs, answers, strict=True)]
-
+    if shown.baseline is None:
+        return shown
+    ours = {runs(arm): arm for arm in shown.arms}
     for family in whole:
-        arms = {runs(arm): arm for arm in family.arms}
-        if shown.baseline is not None and all(runs(arm) in arms for arm in shown.arms):
-            baseline = arms[runs(shown.baseline)]
-            why = shown.why if baseline is _default_baseline(family).baseline else CHOSEN
-            judged = _judged(replace(family, baseline=baseline, why=why, aim=shown.aim))
-            pairs, twins = answered(shown.pairs, judged.pairs), answered(shown.twins, judged.twins)
-            return replace(shown, pairs=pairs, twins=twins)
+        all_arms = {runs(arm): arm for arm in family.arms}
+        if not ours.keys() <= all_arms.keys() or _measured(family) != _measured(shown):
+            continue
+        baseline = all_arms[runs(shown.baseline)]
+        judged = _judged(replace(family, baseline=baseline))
+        every = (
+            (ours.get(runs(arm), arm) for arm in (pair.arm, pair.baseline)) for pair in [*judged.pairs, *judged.twins]
+        )
+        others = [(arm, base) for arm, base in every if not {arm, base} <= {*shown.arms}]
+        is_chosen = baseline is not _default_baseline(family).baseline
+        return _judged(replace(shown, others=others, is_chosen=is_chosen))
     return shown
+
+
+def _measured(family: Family) -> set[Any]:
+    """Return what the times of its rows are those of."""
+    return {row.time_of for arm in family.arms for row in arm.runs}
 
 
 def disturbed_rounds(family: Family) -> set[Any]:
@@ -394,16 +405,15 @@ def disturbed_rounds(family: Family) -> set[Any]:
 
 def without(family: Family, rounds: Collection[Any]) -> Family:
     """Return the family without these rounds, judged anew."""
-    arms = {
-        arm: replace(
-            arm,
-            runs=[row for row in arm.runs if round_of(row) not in rounds],
-            used=[row for row in arm.used if round_of(row) not in rounds],
-        )
-        for arm in family.arms
-    }
-    baseline = family.baseline and arms[family.baseline]
-    return _judged(replace(family, arms=[*arms.values()], baseline=baseline))
+
+    @cache
+    def left(arm: Arm) -> Arm:
+        runs, used = ([row for row in some if round_of(row) not in rounds] for some in (arm.runs, arm.used))
+        return replace(arm, runs=runs, used=used)
+
+    others = [(left(arm), left(base)) for arm, base in family.others]
+    baseline = family.baseline and left(family.baseline)
+    return _judged(replace(family, arms=[*map(left, family.arms)], baseline=baseline, others=others))
 
 
 def n_words(family: Family, each_with_each: bool = False) -> int:

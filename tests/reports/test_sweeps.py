@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -289,3 +290,29 @@ def test_a_pair_has_the_same_answer_whatever_else_is_shown(
     keys = ("speedup", "speedup_low", "speedup_high", "verdict", "n_rounds")
     part, all_rows = (rows(store.report(**options))["n=3"] for options in (shown, whole))
     assert [part[key] for key in keys] == [all_rows[key] for key in keys] and part["verdict"] == "slower"
+
+
+def test_rows_that_are_hidden_change_neither_the_unit_nor_what_is_timed(store: Store) -> None:
+    """Sizes that are hidden made the sentence one of tokens; a command without iterations, one of whole runs."""
+    for noise in (0.00012345, 0.0041237, -0.0031111):
+        for device, time_s in (("cpu", 0.1), ("mps", 0.05)):
+            for size in (8, 16):
+                noisy_s = time_s * math.exp(noise * (size if device == "mps" else 1) / 8) * size / 8
+                hello = {"tokens_per_iter": 64.0 * size}
+                store.run(device, median_s=noisy_s, params={"batch_size": size}, hello=hello)
+        for name, time_s, real_s in (("a", 0.01, 10.0), ("b", 0.02, 5.0)):
+            run_s = {"real_s": real_s * math.exp(noise)}
+            store.run(median_s=time_s * math.exp(noise * real_s), name=name, workload=None, exit=run_s, group=2)
+        command(store, 1.0 + noise, name="c", group=2)
+    assert "mps eager is 2.00 x faster than cpu eager, 50" in shown(store, where=["batch_size=8"])
+    assert "b is 2.0" in (text := shown(store, where=["name=a,b"])) and " x slower than a" in text
+
+
+def test_the_disturbed_rounds_of_a_part_are_judged_with_the_noise_of_the_whole(store: Store) -> None:
+    """A filtered report had the caveat that without them a verdict would change, the whole one did not."""
+    for k, noise in enumerate((0.0001, 0.0042, -0.0031, 0.0017)):
+        for n, time_s in enumerate((0.1, 0.15, 0.22, 0.31)):
+            taints = {"contended": ("caveat", "other programs used 40 % of the cores")} if k == 3 else None
+            store.run(median_s=time_s * math.exp(noise * (n % 2 + 1)), params={"n": n}, taints=taints)
+    for where in ([], ["n=0,3"]):
+        assert "disturbed round" not in words(store.report(where=where))

@@ -19,7 +19,7 @@ from queue_runner.analysis.comparison import families as compared_families
 from queue_runner.analysis.grouping import Arm
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.analysis.rounds import mean_interval
-from queue_runner.model import Selector, State
+from queue_runner.model import PREFLIGHT, Selector, State
 from queue_runner.monitor.answers import prepare, select_runs, sweeps
 from queue_runner.monitor.answers.run_query import Context, Options
 from queue_runner.spec import DECIDED
@@ -40,11 +40,10 @@ def compared(prepared: Sequence[ReportedRun], context: Context) -> tuple[list[Re
     n_hidden = sum(len(hidden) for hidden in {row.group_id: row.hidden for row in rows}.values())
     if not 0 < n_hidden <= MOST_HIDDEN:
         return rows, shown
-    groups = sorted({row.group_id for row in rows if row.group_id is not None})
-    options = replace(
-        context.options, selectors=[Selector(f"g{group}", group=group) for group in groups], where={}, since=None
-    )
-    everything = Context(options, context.connection, *select_runs.condition(context.connection, options))
+    groups = ", ".join({str(row.group_id) for row in rows if row.group_id is not None})
+    chosen = f"number <> {PREFLIGHT} AND group_id IN ({groups})"
+    options = replace(context.options, where={}, since=None)
+    everything = Context(options, context.connection, chosen, ())
     whole = compared_families(*_asked(prepare.windowed(everything.runs(SQL), everything), everything))
     return rows, [within(family, whole) for family in shown]
 
