@@ -77,9 +77,9 @@ def _judged(layout: Layout, group_id: int, group: OpenGroup, now: float) -> tupl
     if reached:
         return progress, reached
     _, more = progress
-    needed = f"{further(more)} would be needed"
-    if more is not None and more <= MOST_OFFERED:
-        needed += f": mpsq rerun g{group_id} --rounds {max(more, 1)} adds them"
+    needed = f"{further(more)} would be needed" if more != 0 else remedy
+    if more and more <= MOST_OFFERED:
+        needed += f": mpsq rerun g{group_id} --rounds {more} adds them"
     if is_over:
         return progress, f"the budget of {units.duration(group.until.limit_s)} is used up; {needed}"
     if obstacle := answers.obstacle(families, group.until.goal):

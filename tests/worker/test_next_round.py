@@ -130,6 +130,7 @@ def test_a_question_that_its_time_may_still_decide_goes_on(queue: Queue, monkeyp
         (71, "about 71 more rounds would be needed"),
         (None, "over 200 more rounds would be needed"),
         (4, "about 4 more rounds would be needed: mpsq rerun g1 --rounds 4 adds them"),
+        (0, "mpsq rerun g1 --rounds 3 adds rounds"),
     ],
 )
 def test_after_the_last_round_as_many_are_offered_as_would_decide(
