@@ -66,9 +66,15 @@ def dependencies(connection: Connection, named: Iterable[Dependency]) -> list[tu
 
 
 def _rerun_jobs(connection: Connection, job_ids: Collection[int]) -> set[int]:
-    """Return those of these jobs that others of them repeat: what waits for their name waits for the others."""
-    sql = "SELECT rerun_of FROM jobs WHERE id IN (SELECT value FROM json_each(?)) AND rerun_of IS NOT NULL"
-    return set(connection.column(sql, [json.dumps(sorted(job_ids))]))
+    """Return those of these jobs that have ended and that others of them repeat: what waits for their name waits for
+    the others."""
+    return set(connection.column(_RERUN, [json.dumps(sorted(job_ids))]))
+
+
+_RERUN = """
+SELECT rerun_of FROM jobs WHERE id IN (SELECT value FROM json_each(?)) AND rerun_of IS NOT NULL
+AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.job_id = rerun_of AND r.state <> 'DONE')
+"""
 
 
 def runs_of(connection: Connection, selectors: Sequence[Selector]) -> list[NamedRun]:

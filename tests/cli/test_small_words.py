@@ -280,6 +280,9 @@ def test_a_run_without_a_supervisor_will_not_be_suspended(mpsq: Cli, monkeypatch
 def test_what_waits_for_a_name_waits_for_the_rerun_and_not_for_the_job_that_failed(mpsq: Cli) -> None:
     mpsq.ok("edit", "3", "--name", "base")
     mpsq.ok("rerun", "base")
+    assert "1 of 2 runs has not ended" in mpsq("wait", "base", "3", "--timeout", "1ms").err, (
+        "it is named by its id, too"
+    )
     mpsq.ok("submit", "--snapshot", "off", "--after", "base", "--", "true")
     assert "job 7 must succeed first" in mpsq.ok("why", "8").out
     waits = mpsq("wait", "base", "--timeout", "1ms")
