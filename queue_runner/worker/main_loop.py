@@ -297,9 +297,10 @@ class Worker:
             try:
                 are_busy |= part.step()
             except MpsqError as error:
+                are_busy = True
                 self._complain(error.with_remedy)
             except Exception as error:
-                trace = traceback.format_exc()
+                are_busy, trace = True, traceback.format_exc()
                 self._complain(f"{type(part).__name__} failed and will be tried again: {error!r}", trace)
         self._parts_are_busy = are_busy or self._parts_are_asked
         if self._until_idle:
