@@ -229,7 +229,7 @@ def _done(run: RunView) -> tuple[str, str]:
         kind, _, rest = (run.reason or "").partition(": ")
         step = _SKIPPED.get(kind, "mpsq retry {run}")
         if kind == "dependency" and (other := _OTHER_JOB.match(rest)):
-            step = f"mpsq why {other[1]} says why; mpsq retry {other[1]} {{run}} runs both again"
+            step = f"mpsq why {other[1]} says why; once it has succeeded, mpsq retry {{run}}"
         if NOT_FAILED in rest:
             step = "nothing is wrong: it should run only after a failure; mpsq rerun {job} runs it anyway"
         if kind == "preflight":

@@ -442,7 +442,13 @@ class JobView(Struct, Generic[R], frozen=True):
     @property
     def median_s(self) -> float | None:
         """The geometric mean of the runs' medians, as reports have it."""
-        return _mean([run.median_s or 0.0 for run in last_attempts(self.runs) if run.succeeded])
+        return _mean([run.median_s or 0.0 for run in self._counted])
+
+    @property
+    def _counted(self) -> list[R]:
+        """The runs whose numbers a report shows: the valid ones; without any, those that succeeded."""
+        succeeded = [run for run in last_attempts(self.runs) if run.succeeded]
+        return [run for run in succeeded if run.valid] or succeeded
 
     @property
     def _not_succeeded(self) -> list[R]:
@@ -483,7 +489,7 @@ class JobView(Struct, Generic[R], frozen=True):
     def took_s(self) -> float | None:
         """The geometric mean of the times of its runs that succeeded; without one, the time of the run that is running
         or ended last."""
-        mean_s = _mean([run.real_s or 0.0 for run in last_attempts(self.runs) if run.succeeded])
+        mean_s = _mean([run.real_s or 0.0 for run in self._counted])
         timed = [run for run in reversed(self.runs) if run.took_s is not None]
         last_s = max(timed, key=lambda run: run.state == State.RUNNING).took_s if timed else None
         return last_s if mean_s is None else mean_s

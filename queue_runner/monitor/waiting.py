@@ -86,7 +86,7 @@ def reasons(
     of runs, no further ones are read once these have their reasons."""
     by_run: dict[int, Reason] = {}
     ahead: list[str] = []
-    any_waits = False
+    waiting: set[int] = set()
     bound: dict[int, str] = dict(read.tuples(connection, _BOUND, [DEFAULT_LANE])) if queue.lanes else {}
     is_paused = any(lane.paused_at for lane in queue.lanes)
     specs: dict[int, str] = dict(read.tuples(connection, _QUEUED)) if is_paused else {}
@@ -102,10 +102,10 @@ def reasons(
         if reason is None:
             spec = stored_spec(specs[run.job_id]) if run.job_id in specs else None
             reason = _of_lane(run, queue, bound.get(run.job_id, ""), spec)
-        by_run[run.run_id] = reason or _of_the_queue(run, queue, ahead, any_waits)
+        by_run[run.run_id] = reason or _of_the_queue(run, queue, ahead, bool(waiting - {run.job_id}))
         if reason is None:
             ahead.append(run.run)
-            any_waits = True
+            waiting.add(run.job_id)
         if only is not None and by_run.keys() >= only:
             break
     return by_run
@@ -191,7 +191,7 @@ def _of_others(job: int, unmet: Sequence[_Edge]) -> Reason:
 
 
 def _of_the_queue(run: QueuedRun, queue: QueueState, ahead: Sequence[str], any_waits: bool = False) -> Reason:
-    """Return the reason that a run has by the queue: the runs `ahead` of it, of which some wait or all are running."""
+    """Return the reason that a run has by the queue: the runs `ahead` of it, and whether one of another job waits."""
     if run.blocked_reason:
         return Reason("blocked", run.blocked_reason, run.blocked_reason, "mpsq status shows what it waits for")
     if queue.paused_at:
