@@ -292,7 +292,7 @@ def test_a_pair_has_the_same_answer_whatever_else_is_shown(
     assert [part[key] for key in keys] == [all_rows[key] for key in keys] and part["verdict"] == "slower"
 
 
-def test_rows_that_are_hidden_change_neither_the_unit_nor_what_is_timed(store: Store) -> None:
+def test_hidden_rows_change_neither_the_unit_nor_the_times(store: Store) -> None:
     """Sizes that are hidden made the sentence one of tokens; a command without iterations, one of whole runs."""
     for noise in (0.00012345, 0.0041237, -0.0031111):
         for device, time_s in (("cpu", 0.1), ("mps", 0.05)):
