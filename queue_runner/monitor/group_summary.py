@@ -39,7 +39,7 @@ def facts(connection: sqlite3.Connection, every_run: Sequence[RunView]) -> list[
         ("ended", _endings(last)),
         ("rounds", undecided(connection).get(group, "").partition(": ")[2] or (is_over and closed_why)),
         ("invalid", _invalid(last)),
-        ("took", f"{units.duration(real_s)} in all" if real_s else ""),
+        ("took", f"{units.duration(real_s)}, all runs together" if real_s else ""),
         ("order seed", str(seed)),
         ("note", "\n".join(sorted({run.note for run in runs if run.note}))),
     ]
