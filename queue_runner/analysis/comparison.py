@@ -166,13 +166,15 @@ class Family(Struct, frozen=True, eq=False, dict=True):
         return {frozenset(arm.key.items()): arm for arm in reversed(self.arms)}
 
 
-def compare(rows: Iterable[ReportedRun], question: Question) -> list[Family]:
-    """Group runs into arms and families; judge each arm against its family's baseline and its eager twin.
+def compare(rows: Iterable[ReportedRun], question: Question, whole: Sequence[Family] = ()) -> list[Family]:
+    """Group runs into arms and families; judge each arm against its family's baseline and its eager twin. `whole` are
+    the families, not compared, of all that the submissions of these rows ask: rows that are not shown tell the noise,
+    too.
 
     Raises: UsageError when the requested baseline matches no arm, or several of a family.
     """
     chosen = _with_baselines(families(rows, question), question.vs)
-    return [_judged(replace(family, aim=_aim(family.arms, question))) for family in chosen]
+    return [_judged(_within(replace(family, aim=_aim(family.arms, question)), whole)) for family in chosen]
 
 
 def _aim(arms: Iterable[Arm], question: Question) -> Aim:
@@ -341,10 +343,17 @@ def _able(arms: Sequence[Arm]) -> tuple[str, list[Arm]]:
 def _judged(family: Family) -> Family:
     """Return the family with its pairs; if iterations differ in size, time per token or sample is compared."""
     per_work, able = _able(family.arms)
+    return _answered(replace(family, per_work=per_work), *_pairs(family, able))
+
+
+ArmPairs = list[tuple[Arm, Arm]]
+
+
+def _pairs(family: Family, able: Sequence[Arm]) -> tuple[ArmPairs, ArmPairs]:
+    """Return the pairs of these arms that are compared: with the family's baseline, and with their eager twins."""
     base = family.baseline
     pairs = [(arm, base) for arm in able if base is not None and base in able and arm is not base]
-    twins = [(arm, twin) for arm in able if (twin := family.twin(arm)) is not None and twin in able]
-    return _answered(replace(family, per_work=per_work), pairs, twins)
+    return pairs, [(arm, twin) for arm in able if (twin := family.twin(arm)) is not None and twin in able]
 
 
 def _answered(family: Family, pairs: Sequence[tuple[Arm, Arm]], twins: Sequence[tuple[Arm, Arm]]) -> Family:
@@ -367,9 +376,9 @@ def _answered(family: Family, pairs: Sequence[tuple[Arm, Arm]], twins: Sequence[
     return replace(family, pairs=judged(pairs), twins=judged(twins))
 
 
-def within(shown: Family, whole: Sequence[Family]) -> Family:
-    """Return a family judged with the noise of the whole question: of rows that are not shown, too. It is unchanged if
-    none of the families has all of its rows, or measures them otherwise."""
+def _within(shown: Family, whole: Sequence[Family]) -> Family:
+    """Return a family with the pairs of the whole question that it does not show. It is unchanged if none of the
+    families has all of its rows, or measures them otherwise."""
 
     def runs(arm: Arm) -> frozenset[int]:
         return frozenset(row.run_id for row in arm.runs)
@@ -382,13 +391,10 @@ def within(shown: Family, whole: Sequence[Family]) -> Family:
         if not ours.keys() <= all_arms.keys() or _measured(family) != _measured(shown):
             continue
         baseline = all_arms[runs(shown.baseline)]
-        judged = _judged(replace(family, baseline=baseline))
-        every = (
-            (ours.get(runs(arm), arm) for arm in (pair.arm, pair.baseline)) for pair in [*judged.pairs, *judged.twins]
-        )
+        pairs, twins = _pairs(replace(family, baseline=baseline), _able(family.arms)[1])
+        every = ((ours.get(runs(arm), arm) for arm in pair) for pair in [*pairs, *twins])
         others = [(arm, base) for arm, base in every if not {arm, base} <= {*shown.arms}]
-        is_chosen = baseline is not _default_baseline(family).baseline
-        return _judged(replace(shown, others=others, is_chosen=is_chosen))
+        return replace(shown, others=others, is_chosen=baseline is not _default_baseline(family).baseline)
     return shown
 
 

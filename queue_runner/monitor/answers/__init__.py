@@ -13,9 +13,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from queue_runner import extensions, units
-from queue_runner.analysis import run_metrics
-from queue_runner.analysis.comparison import Family, Pair, Question, compare, within
-from queue_runner.analysis.comparison import families as compared_families
+from queue_runner.analysis import comparison, run_metrics
+from queue_runner.analysis.comparison import Family, Pair, Question
 from queue_runner.analysis.grouping import Arm
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.analysis.rounds import mean_interval
@@ -36,21 +35,24 @@ def compared(prepared: Sequence[ReportedRun], context: Context) -> tuple[list[Re
     Raises: UsageError when --vs or --group-by is invalid.
     """
     rows, question = _asked(prepared, context)
-    shown = compare(rows, question)
-    n_hidden = sum(len(hidden) for hidden in {row.group_id: row.hidden for row in rows}.values())
-    if not 0 < n_hidden <= MOST_HIDDEN:
-        return rows, shown
-    groups = ", ".join({str(row.group_id) for row in rows if row.group_id is not None})
-    chosen = f"number <> {PREFLIGHT} AND group_id IN ({groups})"
-    options = replace(context.options, where={}, since=None)
-    everything = Context(options, context.connection, chosen, ())
-    whole = compared_families(*_asked(prepare.windowed(everything.runs(SQL), everything), everything))
-    return rows, [within(family, whole) for family in shown]
+    return rows, comparison.compare(rows, question, _whole(rows, context))
 
 
 def _asked(prepared: Iterable[ReportedRun], context: Context) -> tuple[list[ReportedRun], Question]:
     rows = sweeps.add(prepared, context, "name" in context.options.vs)
     return rows, replace(prepare.question(rows, context), sweeps=True)
+
+
+def _whole(rows: Sequence[ReportedRun], context: Context) -> list[Family]:
+    """Return the families of all runs of the submissions of these rows, where some of their jobs are hidden."""
+    n_hidden = sum(len(hidden) for hidden in {row.group_id: row.hidden for row in rows}.values())
+    if not 0 < n_hidden <= MOST_HIDDEN:
+        return []
+    groups = ", ".join({str(row.group_id) for row in rows if row.group_id is not None})
+    chosen = f"number <> {PREFLIGHT} AND group_id IN ({groups})"
+    options = replace(context.options, where={}, since=None)
+    everything = Context(options, context.connection, chosen, ())
+    return comparison.families(*_asked(prepare.windowed(everything.runs(SQL), everything), everything))
 
 
 def of_group(connection: sqlite3.Connection, group_id: int) -> list[Family]:
