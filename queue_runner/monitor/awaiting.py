@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -136,10 +137,12 @@ def look(connection: sqlite3.Connection, selectors: Sequence[Selector]) -> Await
     connection.execute("BEGIN")  # a round that is added between two reads would look like the end
     try:
         runs = run_view.select(connection, selectors)
-        by_id = run_view.select(connection, [selector for selector in selectors if not selector.name])
-        goes_on = {run.job_id for run in (*by_id, *(run for run in runs if run.state != State.DONE))}
-        replaced = {run.rerun_of for run in runs} - goes_on  # a name stands for the rerun of a job that has ended
-        runs = [run for run in runs if run.job_id not in replaced]
+        if any(selector.name for selector in selectors):
+            by_id = run_view.select(connection, [selector for selector in selectors if not selector.name])
+            ids = json.dumps([*{run.job_id for run in runs}])
+            rerun = {job for (job,) in read.tuples(connection, read.RERUN_JOBS, [ids])}
+            rerun -= {run.job_id for run in by_id}
+            runs = [run for run in runs if run.job_id not in rerun]
         groups = {run.group_id for run in runs} if any(selector.number is None for selector in selectors) else ()
         still_open = [group for group, _ in read.tuples(connection, ENDED) if group in groups]
         behind = waiting.behind_held(connection, runs, waiting.BY_USER)

@@ -207,6 +207,13 @@ def remedy_of_schema(revision: str | None) -> str:
     return f"use the mpsq that made it, or {BEFORE_UPGRADE}" if newer else "run mpsq db upgrade"
 
 
+RERUN_JOBS = """
+SELECT rerun_of FROM jobs WHERE id IN (SELECT value FROM json_each(?)) AND rerun_of IS NOT NULL
+AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.job_id = rerun_of AND r.state <> 'DONE')
+"""
+"""Of these jobs those that have ended and that others of them repeat: what waits for a name waits for the others."""
+
+
 def condition_of(selector: Selector) -> tuple[str, list[Any]]:
     """Return the condition of a selector, with its values: on v_run, or on runs joined with jobs."""
     condition, values = _condition_without_tags(selector)

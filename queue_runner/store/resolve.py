@@ -12,7 +12,7 @@ from queue_runner.errors import UsageError
 from queue_runner.model import Condition, Dependency, Selector
 from queue_runner.spec import JobSpec
 from queue_runner.store.engine import Connection
-from queue_runner.store.read import condition_of, names_nothing
+from queue_runner.store.read import RERUN_JOBS, condition_of, names_nothing
 
 
 class NamedRun(Struct, frozen=True):
@@ -66,15 +66,8 @@ def dependencies(connection: Connection, named: Iterable[Dependency]) -> list[tu
 
 
 def _rerun_jobs(connection: Connection, job_ids: Collection[int]) -> set[int]:
-    """Return those of these jobs that have ended and that others of them repeat: what waits for their name waits for
-    the others."""
-    return set(connection.column(_RERUN, [json.dumps(sorted(job_ids))]))
-
-
-_RERUN = """
-SELECT rerun_of FROM jobs WHERE id IN (SELECT value FROM json_each(?)) AND rerun_of IS NOT NULL
-AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.job_id = rerun_of AND r.state <> 'DONE')
-"""
+    """Return those of these jobs that others of them stand for, where a name is waited for."""
+    return set(connection.column(RERUN_JOBS, [json.dumps(sorted(job_ids))]))
 
 
 def runs_of(connection: Connection, selectors: Sequence[Selector]) -> list[NamedRun]:
