@@ -220,7 +220,7 @@ def _done(run: RunView) -> tuple[str, str]:
     outcome = Outcome(run.outcome or "")
     ran = f" after {units.duration(run.real_s)}" if run.real_s is not None else ""
     if outcome is Outcome.SUCCEEDED and run.taints and not run.valid:
-        return f"it succeeded{ran}, but its numbers are not valid ({run.taints[0]})", "mpsq show {run} says why"
+        return f"it succeeded{ran}, but its numbers are not valid ({run.flaw})", "mpsq show {run} says why"
     sentence, step = _ENDED[outcome]
     if run.kind == "import" and outcome is not Outcome.SUCCEEDED:
         sentence = "how it ended is unknown{reason}" if outcome is Outcome.LOST else sentence

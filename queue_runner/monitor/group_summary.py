@@ -150,6 +150,6 @@ def _endings(last: Sequence[RunView]) -> str:
 def _invalid(last: Sequence[RunView]) -> str:
     """Count the runs that succeeded and are not valid, by the kinds of their taints."""
     runs = [run for run in last if run.mark]
-    kinds = Counter(run.taints[0] for run in runs)  # invalid ones come first
+    kinds = Counter(run.flaw for run in runs)
     named = ", ".join(f"{kind} {n}" for kind, n in kinds.most_common())
     return f"{units.counted(len(runs), 'run')} ({named}): not compared" if runs else ""

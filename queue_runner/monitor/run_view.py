@@ -249,6 +249,11 @@ class RunView(RunLine, frozen=True):
     checkpoint_s: float | None
     other_s: float | None
 
+    @property
+    def flaw(self) -> str:
+        """The kind of the first mark that makes its numbers invalid; the view sorts these first."""
+        return "" if self.valid else self.taints[0]
+
     def fate(self, after: str = "") -> str:
         """Return how it ended and why: `FAILED(1): no data`, `SKIPPED(dependency): job 7 did not succeed`. `after` is
         inserted between the two: ` after 3.2 s`."""
@@ -256,7 +261,7 @@ class RunView(RunLine, frozen=True):
             return f"{self.ending}: {self.blocked_reason}" if self.blocked_reason else self.ending
         ending, reason = self.ending, self.reason or ""
         if self.mark:
-            after += f", not valid ({self.taints[0]})"  # invalid ones come first
+            after += f", not valid ({self.flaw})"
         kind, _, rest = reason.partition(": ")
         if ending.endswith(f"({kind})"):
             reason = rest
