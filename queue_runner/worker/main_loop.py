@@ -140,9 +140,9 @@ class Worker:
         self._is_expected = threading.Event()  # a submission
         self._turn = threading.Lock()  # held by a step, and before the shutdown: see run
         self._is_idle = False
-        self._idle_tick_s = self._tick_s = settings.poll_s
+        self._idle_tick_s = settings.poll_s
+        self._ticks_s = {"step": self._idle_tick_s, "parts": PARTS_EVERY_S}
         self._parts_are_busy = self._parts_are_asked = True
-        self._parts_tick_s = PARTS_EVERY_S
         self._wall_ahead_s = time.time() - time.monotonic()
         self._scheduler = BackgroundScheduler(
             # hooks have a thread of their own: one that hangs delays no step
@@ -174,7 +174,7 @@ class Worker:
             if signal.getsignal(number) != signal.SIG_IGN:  # nohup and a script's background jobs ignore it
                 signal.signal(number, lambda *_: self._stopped.set())
         self._scheduler.add_job(
-            self._step, "interval", seconds=self._tick_s, id="step", next_run_time=datetime.now(UTC)
+            self._step, "interval", seconds=self._ticks_s["step"], id="step", next_run_time=datetime.now(UTC)
         )
         self._scheduler.add_job(self._upkeep, "interval", seconds=UPKEEP_EVERY_S, id="upkeep")
         self._scheduler.add_job(
@@ -188,7 +188,7 @@ class Worker:
         self._scheduler.add_job(
             self._step_parts,
             "interval",
-            seconds=PARTS_EVERY_S,
+            seconds=self._ticks_s["parts"],
             id="parts",
             executor="parts",
             max_instances=1,
@@ -288,6 +288,11 @@ class Worker:
         with contextlib.suppress(JobLookupError):  # the bell may ring once more after the shutdown
             self._scheduler.modify_job(job, next_run_time=moment)
 
+    def _step_every(self, tick_s: float, job: str = "step") -> None:
+        if tick_s != self._ticks_s[job]:
+            self._ticks_s[job] = tick_s
+            self._scheduler.reschedule_job(job, trigger="interval", seconds=tick_s)
+
     def _has_work(self) -> bool:
         return self._steps.something_waits or self._hooks.busy() or any(part.busy() for part in self._parts)
 
@@ -351,13 +356,8 @@ class Worker:
         if ended:
             self._stopped.set()
         tick_s = BUSY_TICK_S if active else self._idle_tick_s
-        if tick_s != self._tick_s:
-            self._tick_s = tick_s
-            self._scheduler.reschedule_job("step", trigger="interval", seconds=tick_s)
-        parts_tick_s = PARTS_EVERY_S if self._parts_are_busy else max(PARTS_EVERY_S, self._idle_tick_s)
-        if parts_tick_s != self._parts_tick_s:
-            self._parts_tick_s = parts_tick_s
-            self._scheduler.reschedule_job("parts", trigger="interval", seconds=parts_tick_s)
+        self._step_every(tick_s)
+        self._step_every(PARTS_EVERY_S if self._parts_are_busy else max(PARTS_EVERY_S, self._idle_tick_s), "parts")
         due = self._steps.next_change_at
         if due is not None and due - time.time() < tick_s:
             self._step_at(datetime.fromtimestamp(due, UTC))
