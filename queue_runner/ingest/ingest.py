@@ -56,8 +56,16 @@ class Ingest:
         self._parser = run.spec.parser
         self._source = "stdout" if self._parser else "events"
         self._path: Path = folder.stdout if self._parser else folder.events
+        self._seen_bytes = 0
         with looking(engine) as connection:
             self._state = results.ingest_state(connection, self._run_id, self._source)
+
+    def has_grown(self) -> bool:
+        """Return whether the file has another size than when it was last read; any thread may ask."""
+        try:
+            return not self._state.rewritten and self._path.lstat().st_size != self._seen_bytes
+        except OSError:
+            return self._state.offset > 0
 
     def step(self) -> bool:
         """Store the next chunk of complete lines and return whether there was one."""
@@ -93,7 +101,7 @@ class Ingest:
 
     def _read(self, descriptor: int, *, final: bool) -> Chunk | None:
         status = os.fstat(descriptor)
-        before = self._state
+        before, self._seen_bytes = self._state, status.st_size
         if not stat.S_ISREG(status.st_mode):
             return self._give_up("it is not a regular file")
         if before.inode not in (None, status.st_ino):  # the number of its device changes at a reboot

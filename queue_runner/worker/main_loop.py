@@ -51,6 +51,9 @@ from queue_runner.worker.steps import Steps
 from queue_runner.worker.throttled_log import ThrottledLog
 
 BUSY_TICK_S = 1.0
+"""Interval of the steps beside a run."""
+WATCH_TICK_S = 10.0
+"""The same while there is nothing to do but to watch runs: a step follows at once when one of them has news."""
 UPKEEP_EVERY_S = 300.0
 HOOKS_EVERY_S = 60.0
 """Interval at which the hooks are called in case a ring gets lost."""
@@ -124,7 +127,7 @@ class Worker:
         self._layout = layout
         self._manager = manager
         self._step_began_at: float | None = None
-        self._kept_up_at = time.monotonic() - LONG_LOG_EVERY_S
+        self._log_seen_at = time.monotonic() - LONG_LOG_EVERY_S
         self._held = held
         self._log_bytes, self._service_label = settings.keep_worker_log_bytes, settings.service_label
         self._until_idle = until_idle
@@ -200,6 +203,8 @@ class Worker:
         while not self._stopped.wait(LOOK_UP_S):  # handles signals that another thread received
             self._look_at_the_clock()
             self._look_at_the_log()
+            if self._step_began_at is None and self._steps.has_news():
+                self._step_now()
             if time.monotonic() - (self._step_began_at or time.monotonic()) < STUCK_S:
                 self._manager.alive()
         with self._turn:  # shutdown waits for a step while it holds the lock with which a step sets its next time
@@ -249,13 +254,14 @@ class Worker:
                 job.modify(next_run_time=datetime.now(UTC))
 
     def _look_at_the_log(self) -> None:
-        if time.monotonic() - self._kept_up_at >= LONG_LOG_EVERY_S:
+        if time.monotonic() - self._log_seen_at >= LONG_LOG_EVERY_S:
+            self._log_seen_at = time.monotonic()
             with contextlib.suppress(OSError):
                 if Path(f"{self._layout.db}-wal").stat().st_size > LONG_LOG_BYTES:
                     self._step_now("upkeep")
 
     def _upkeep(self) -> None:
-        self._kept_up_at = time.monotonic()
+        self._log_seen_at = time.monotonic()
         reserve.keep(self._layout)
         checkpoint(self._layout.db)
         with contextlib.suppress(OSError, RuntimeError):  # there is no such log; the user has no home
@@ -355,7 +361,8 @@ class Worker:
             return
         if ended:
             self._stopped.set()
-        tick_s = BUSY_TICK_S if active else self._idle_tick_s
+        busy_tick_s = WATCH_TICK_S if self._steps.only_watches else BUSY_TICK_S
+        tick_s = busy_tick_s if active else self._idle_tick_s
         self._step_every(tick_s)
         self._step_every(PARTS_EVERY_S if self._parts_are_busy else max(PARTS_EVERY_S, self._idle_tick_s), "parts")
         due = self._steps.next_change_at

@@ -1,4 +1,4 @@
-"""Work done about once a second during a run: ingest its lines and sample the conditions."""
+"""Work done during a run, about once a second if it writes: ingest its lines and sample the conditions."""
 
 from __future__ import annotations
 
@@ -52,6 +52,11 @@ class Observer:
         self._after: BackgroundCall[float | None] | None = None
         self._marked = self._mark = ""  # the stored mark of the start, and the next one
         self._prepares = folder.is_preparing()
+
+    def is_due(self) -> bool:
+        """Return whether `observe` would find something; any thread may ask."""
+        sampler_is_due = time.monotonic() >= self._sample_at or self._sampler.reads_each_second
+        return sampler_is_due or self._ingest.has_grown()
 
     def observe(self, fence: Fence | None) -> None:
         """Ingest new events, and sample if that is due; one transaction stores both. `fence` is the warden's record of

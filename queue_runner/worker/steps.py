@@ -13,7 +13,7 @@ from functools import partial
 
 from queue_runner.config_file import Config
 from queue_runner.errors import MpsqError
-from queue_runner.host import lane_list
+from queue_runner.host import lane_list, processes
 from queue_runner.lanes import Lane
 from queue_runner.model import DEFAULT_LANE, Verb
 from queue_runner.paths import Layout
@@ -37,7 +37,7 @@ from queue_runner.worker.decide import (
     Watch,
 )
 from queue_runner.worker.due import DueSchedules
-from queue_runner.worker.now import Clocks, Now
+from queue_runner.worker.now import Clocks, Now, Warden
 from queue_runner.worker.read_now import NowReader
 from queue_runner.worker.supervisor import Supervisor
 from queue_runner.worker.warden_starter import WardenStarter
@@ -74,6 +74,7 @@ class Steps:
         )
         self._now = Now(self._clocks.wall(), config)
         self._began_at = math.inf
+        self._watched: tuple[tuple[Supervisor, int], ...] = ()  # with the warden, while each run just continues
         with writing(engine) as connection:
             lane_claims.keep(connection, [lane.name for lane in lanes])
 
@@ -98,6 +99,15 @@ class Steps:
         a gate looks again. A time before the last step does not count."""
         times = (self._now.next_change_at, *(supervisor.due for supervisor in self._supervisors.values()))
         return min((at for at in times if at is not None and at >= self._began_at), default=None)
+
+    @property
+    def only_watches(self) -> bool:
+        """Whether all that the last step left to do is to watch runs, each with its warden."""
+        return bool(self._watched)
+
+    def has_news(self) -> bool:
+        """Return whether such a run has written something, or its warden is gone; any thread may ask."""
+        return any(watched.has_news() or not processes.exists(warden) for watched, warden in self._watched)
 
     def step(self) -> bool:
         """Do what can be done now. Return whether something continues. Raises: MpsqError when the store refuses.
@@ -128,9 +138,19 @@ class Steps:
             supervisor.rest()
         self._starter.rest()
         self._forget({action.lane for action in done if isinstance(action, Start | Reserve)})
+        self._watched = ()
         if error is not None:
             raise error
+        if not (started or self._due.is_submitting):
+            self._watched = self._as_watched()
         return bool(self._now.running) or started or self._due.is_submitting
+
+    def _as_watched(self) -> tuple[tuple[Supervisor, int], ...]:
+        """Return the runs for `has_news`; none unless each just continues."""
+        for run in self._now.running:
+            if run.warden is not Warden.ALIVE or run.exit is not None or run.lane.name not in self._wardens:
+                return ()
+        return tuple((self._supervisors[lane], warden) for lane, warden in self._wardens.items())
 
     def get_ready(self) -> None:
         """Prepare for a start, since a submission has begun; not beside a run, nor for one of several lanes."""

@@ -225,6 +225,11 @@ class Supervisor:
             with looking(self._engine) as connection:
                 pausing.sync_request(connection, run.claimed.run_id, run.folder)
 
+    def has_news(self) -> bool:
+        """Return whether `watch` would find something; any thread may ask."""
+        observer = self._observer
+        return observer is None or observer.is_due()
+
     def sweep(self, run: ActiveRun) -> None:
         """End the processes of a run whose warden was killed. The lane is blocked while one is left."""
         self._sweep(run, spare_daemons=run.exit is not None)

@@ -7,6 +7,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import time
 from itertools import pairwise
 from pathlib import Path
 
@@ -18,11 +19,13 @@ from queue_runner.host import locks, wakeup
 from queue_runner.model import DEFAULT_LANE
 from queue_runner.store import read
 from queue_runner.store.engine import open_engine
+from queue_runner.worker.main_loop import LOOK_UP_S
 from queue_runner.worker.now import Clocks
 from queue_runner.worker.supervisor import Supervisor
 from queue_runner.worker.warden_starter import WardenStarter
+from tests import named_rows
 from tests.process_support import is_there
-from tests.queue_support import Queue, until
+from tests.queue_support import Queue, until, warden_pid
 from tests.worker.test_hostile_jobs import ask_to_cancel
 
 pytestmark = pytest.mark.process
@@ -104,6 +107,42 @@ def test_a_mistake_of_ours_before_a_start_costs_that_run_and_not_the_queue(queue
     subprocess.run([sys.executable, "-c", code], stderr=subprocess.DEVNULL, check=True)
     assert [row["outcome"] for row in queue.rows()] == ["SPAWN_FAILED", "SPAWN_FAILED", "SUCCEEDED"]
     assert queue.rows()[0]["reason"] == "mpsq could not start it (KeyError('lost')): please report it"
+
+
+def test_beside_a_run_that_writes_nothing_the_worker_steps_only_when_a_sample_is_due(
+    queue: Queue, tmp_path: Path
+) -> None:
+    """What the run writes is stored all the same, and the loss of its warden is noticed, without the next tick."""
+    note = '{"v": 1, "type": "note", "t": 0.1, "kind": "hello", "text": "it wrote"}'
+    queue.submit(f"while [ ! -e {tmp_path}/go ]; do sleep 0.05; done; echo '{note}' >> $MPSQ_EVENTS; sleep 600")
+    code = (
+        "from queue_runner.worker import main_loop, observer\n"
+        "main_loop.WATCH_TICK_S = 3600.0\n"
+        "observer.FIRST_S = observer.FIRST_EVERY_S = 0.0\n"
+        "step = main_loop.Steps.step\n"
+        f"main_loop.Steps.step = lambda self: print('x', file=open({str(tmp_path / 'steps')!r}, 'a')) or step(self)\n"
+        "main_loop.main([])\n"
+    )
+    queue.layout.config.write_text("sample_s = 3600\n")
+    worker = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL)
+
+    def rests() -> bool:
+        before = (tmp_path / "steps").read_text()
+        time.sleep(2 * LOOK_UP_S)
+        return (tmp_path / "steps").read_text() == before
+
+    try:
+        warden = warden_pid(queue.layout, "1.1")
+        until(rests, "a rest")
+        (tmp_path / "go").touch()
+        with read.reading(queue.layout.db) as connection:
+            until(lambda: named_rows.detail(connection, "notes", 1), "the note")
+        until(rests, "another rest")
+        os.kill(warden, signal.SIGKILL)
+        assert queue.done()[0]["outcome"] == "LOST"
+    finally:
+        worker.terminate()
+        worker.wait()
 
 
 def test_a_part_with_nothing_to_do_rests_until_the_next_poll_or_ring(queue: Queue, tmp_path: Path) -> None:
