@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+from functools import lru_cache
 from pathlib import Path
 
 from msgspec import Struct
@@ -25,8 +26,12 @@ class Below:
         self._folder, self._name = folder, name
 
     def __get__(self, owner: object, _type: type | None = None) -> Path:
-        folder: Path = getattr(owner, self._folder)
-        return folder / self._name
+        return _below(getattr(owner, self._folder), self._name)
+
+
+@lru_cache(maxsize=256)
+def _below(folder: Path, name: str) -> Path:
+    return folder / name
 
 
 class Layout(Struct, frozen=True):

@@ -11,6 +11,7 @@ import hmac
 import json
 import os
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 
 from queue_runner.atomic_file import replacing
@@ -37,16 +38,21 @@ class Saver:
         """Return the spec as the database may have it. Raises: OSError when the file cannot be written."""
         shared = id(spec.env), id(spec.variables)
         if shared not in self._saved:
-            name = save(self._layout, spec.env)
-            values = {"env": public(self._layout, spec.env), "variables": public(self._layout, spec.variables)}
+            key = _key(self._layout)
+            name = _save(self._layout, key, spec.env)
+            values = {"env": _public(key, spec.env), "variables": _public(key, spec.variables)}
             self._saved[shared] = spec, {**values, "env_file": name}  # the spec keeps the two identities alive
         return spec.changed(**self._saved[shared][1])
 
 
 def save(layout: Layout, env: Mapping[str, str]) -> str:
     """Write an environment to its file, unless it is there. Return the file's name. Raises: OSError."""
+    return _save(layout, _key(layout), env)
+
+
+def _save(layout: Layout, key: bytes, env: Mapping[str, str]) -> str:
     data = json.dumps(env, sort_keys=True).encode()
-    name = hmac.digest(_key(layout), data, "sha256").hex()[:32]
+    name = hmac.digest(key, data, "sha256").hex()[:32]
     path = layout.environments / name
     if not path.exists():
         _write(path, data)
@@ -55,11 +61,17 @@ def save(layout: Layout, env: Mapping[str, str]) -> str:
 
 def public(layout: Layout, env: Mapping[str, str]) -> dict[str, str]:
     """Return variables as the database may have them: values that are not public as keyed hashes. Raises: OSError."""
-    private = redact.private(env)
-    if not private:
-        return dict(env)
-    key = _key(layout)
-    return {**env, **{name: _hash(key, value) for name, value in private.items()}}
+    return _public(_key(layout), env)
+
+
+def _public(key: bytes, env: Mapping[str, str]) -> dict[str, str]:
+    return {**env, **dict(_hashes(key, tuple(env.items())))}
+
+
+@lru_cache(maxsize=4)
+def _hashes(key: bytes, env: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
+    """Return the hashes of the values that are not public. A program that submits many jobs has one environment."""
+    return tuple((name, _hash(key, value)) for name, value in redact.private(dict(env)).items())
 
 
 def load(layout: Layout, spec: JobSpec) -> dict[str, str]:
