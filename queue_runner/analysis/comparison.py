@@ -100,7 +100,7 @@ class Family(Struct, frozen=True, eq=False, dict=True):
     others: Sequence[tuple[Arm, Arm]] = ()
     """pairs of the question that are not shown, and tell the noise, too"""
     is_chosen: bool = False
-    """whether the user hid the row that would be the baseline"""
+    """whether the user hid the row that would be the baseline, or may have"""
 
     @cached_property
     def wall(self) -> bool:
@@ -171,10 +171,18 @@ def compare(rows: Iterable[ReportedRun], question: Question, whole: Sequence[Fam
     the families, not compared, of all that the submissions of these rows ask: rows that are not shown tell the noise,
     too.
 
+    Raises: UsageError as `with_baselines`.
+    """
+    return [_judged(within(family, whole)) for family in with_baselines(rows, question)]
+
+
+def with_baselines(rows: Iterable[ReportedRun], question: Question) -> list[Family]:
+    """Group runs into arms and families, each with its baseline, but not yet compared.
+
     Raises: UsageError when the requested baseline matches no arm, or several of a family.
     """
     chosen = _with_baselines(families(rows, question), question.vs)
-    return [_judged(_within(replace(family, aim=_aim(family.arms, question)), whole)) for family in chosen]
+    return [replace(family, aim=_aim(family.arms, question)) for family in chosen]
 
 
 def _aim(arms: Iterable[Arm], question: Question) -> Aim:
@@ -291,41 +299,29 @@ def _why(best: Arm, able: Sequence[Arm]) -> str:
 
 
 def _distance(arm: Arm) -> tuple[bool, ...]:
-    values = (arm.key.get(name) for name in ("device", "compile", "dtype", "framework"))
-    return *_distance_of(*values), bool(arm.key.get("resumed"))
-
-
-def _distance_of(device: Any, compile: Any, dtype: Any, framework: Any) -> tuple[bool, ...]:
+    device, compile, dtype, framework = (arm.key.get(name) for name in ("device", "compile", "dtype", "framework"))
     return (
         device != "cpu" or bool(compile),
         bool(compile),
         dtype not in ("fp32", None),
         framework not in ("torch", None),
+        bool(arm.key.get("resumed")),
     )
 
 
-def _is_chosen(family: Family) -> bool:
-    """Return whether the user chose the baseline, with --vs or by hiding the row that would be it."""
-    base = family.baseline
-    if family.why == CHOSEN or family.is_chosen or base is None:
-        return family.why == CHOSEN or family.is_chosen
-    names = {row.name for arm in family.arms for row in arm.runs} if "subject" in family.common else ()
-    place = _distance(base)[:4], min((row.job_id for row in base.runs), default=0)
-    return any(
-        (_distance_of(*job[3:]), job.id) < place
-        and job.config == family.common.get("config", job.config)
-        and (not names or job.name in names)
-        for job in {job for row in base.runs for job in row.hidden}
-    )
-
-
-def compare_each(requested: Sequence[tuple[Arm, Arm]], arms: Sequence[Arm], question: Question) -> Family:
+def compare_each(
+    requested: Sequence[tuple[Arm, Arm]], arms: Sequence[Arm], question: Question, whole: Sequence[Family] = ()
+) -> Family:
     """Judge chosen pairs of these arms, each of them against its own baseline, all per the same unit of work. The
-    choice counts all pairs."""
+    choice counts all pairs. `whole` is as in `compare`."""
     per_work = next(filter(None, map(differing_work, requested)), "")
     pairs = [pair for pair in requested if all(arm.times and (not per_work or arm.work(per_work)) for arm in pair)]
     aim = _aim(arms, question) if arms else question.aim
-    return _answered(Family({}, arms, why=CHOSEN, per_work=per_work, aim=aim), pairs, [])
+    parts = (within(Family({}, pair, baseline=pair[1]), whole).others for pair in pairs)
+    others = {(_runs(arm), _runs(base)): (arm, base) for part in parts for arm, base in part}
+    shown = {(_runs(arm), _runs(base)) for arm, base in pairs}
+    hidden = [pair for runs, pair in others.items() if runs not in shown]
+    return _answered(Family({}, arms, why=CHOSEN, per_work=per_work, aim=aim, others=hidden), pairs, [])
 
 
 def differing_work(arms: Sequence[Arm]) -> str:
@@ -376,26 +372,26 @@ def _answered(family: Family, pairs: Sequence[tuple[Arm, Arm]], twins: Sequence[
     return replace(family, pairs=judged(pairs), twins=judged(twins))
 
 
-def _within(shown: Family, whole: Sequence[Family]) -> Family:
-    """Return a family with the pairs of the whole question that it does not show. It is unchanged if none of the
-    families has all of its rows, or measures them otherwise."""
-
-    def runs(arm: Arm) -> frozenset[int]:
-        return frozenset(row.run_id for row in arm.runs)
-
-    if shown.baseline is None:
+def within(shown: Family, whole: Sequence[Family]) -> Family:
+    """Return a family with the pairs of the whole question that it does not show. If none of the families has all of
+    its rows, measured as they are, its own pairs are all, and its baseline counts as the user's choice."""
+    if shown.baseline is None or not whole:
         return shown
-    ours = {runs(arm): arm for arm in shown.arms}
+    ours = {_runs(arm): arm for arm in shown.arms}
     for family in whole:
-        all_arms = {runs(arm): arm for arm in family.arms}
+        all_arms = {_runs(arm): arm for arm in family.arms}
         if not ours.keys() <= all_arms.keys() or _measured(family) != _measured(shown):
             continue
-        baseline = all_arms[runs(shown.baseline)]
+        baseline = all_arms[_runs(shown.baseline)]
         pairs, twins = _pairs(replace(family, baseline=baseline), _able(family.arms)[1])
-        every = ((ours.get(runs(arm), arm) for arm in pair) for pair in [*pairs, *twins])
+        every = ((ours.get(_runs(arm), arm) for arm in pair) for pair in [*pairs, *twins])
         others = [(arm, base) for arm, base in every if not {arm, base} <= {*shown.arms}]
         return replace(shown, others=others, is_chosen=baseline is not _default_baseline(family).baseline)
-    return shown
+    return replace(shown, is_chosen=True)
+
+
+def _runs(arm: Arm) -> frozenset[int]:
+    return frozenset(row.run_id for row in arm.runs)
 
 
 def _measured(family: Family) -> set[Any]:
@@ -427,14 +423,14 @@ def n_words(family: Family, each_with_each: bool = False) -> int:
     and for each metric that gets words.
 
     The pairs are each row with the default baseline, and each compiled row with its eager twin. With a baseline of the
-    user's choice (`_is_chosen`), or for the two fastest, it is each row with each."""
+    user's choice, or for the two fastest, it is each row with each."""
     return _n_pairs(family, each_with_each) * (1 + sum(not obstacle for obstacle in family.metrics.values()))
 
 
 def _n_pairs(family: Family, each_with_each: bool) -> int:
     rows = [row for arm in family.arms for row in arm.runs]
     n_rows = max([len(family.arms), *(row.planned_rows for row in rows)])
-    if each_with_each or _is_chosen(family):
+    if each_with_each or family.is_chosen or family.why == CHOSEN:
         return all_pairs(n_rows)
     n_compiled = sum(bool(arm.key.get("compile")) for arm in family.arms)
     n_compiled = max([n_compiled, *(row.planned_compiled for row in rows)])

@@ -2,25 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from queue_runner.analysis.summary import RunNumbers
 from queue_runner.model import Ending, Outcome, State
 from queue_runner.spec import Aim
-
-
-class HiddenJob(NamedTuple):
-    """A job of the same submission that the user did not select."""
-
-    id: int
-    name: str
-    config: str | None
-    device: str | None
-    compile: int | None
-    dtype: str | None
-    framework: str | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,8 +111,6 @@ class ReportedRun(RunNumbers, LastEvaluation):
     planned_rows: int = 0
     """how many jobs of its workload the submission planned, and how many of them are compiled"""
     planned_compiled: int = 0
-    hidden: Sequence[HiddenJob] = ()
-    """the jobs of the submission that the user did not select"""
     aim: Aim = field(default_factory=Aim)
     """what its submission asks about"""
     instead_of_rounds: str = ""

@@ -17,6 +17,7 @@ from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.analysis.rounds import Verdict
 from queue_runner.analysis.stats import by_key
 from queue_runner.errors import UsageError
+from queue_runner.monitor import answers
 from queue_runner.monitor.answers import prepare, select_runs, sweeps
 from queue_runner.monitor.answers.run_query import Context, Options
 from queue_runner.reports._common import losses
@@ -103,8 +104,9 @@ def finish(stored: list[ReportedRun], context: Context) -> Result:
         for match in _matches(*sides)
     ]
     arms = [arm for match in matches for arm in (match.first, match.second)]
+    whole = answers.whole(rows, context)
     by_unit = {
-        unit: compare_each([(m.second, m.first) for m in same if not _obstacle(m)], arms, question)
+        unit: compare_each([(m.second, m.first) for m in same if not _obstacle(m)], arms, question, whole)
         for unit, same in by_key(matches, _unit).items()
     }
     families = [_of_match(match, by_unit[_unit(match)]) for match in matches]

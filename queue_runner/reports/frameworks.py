@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import cache
 from itertools import combinations
 
 from msgspec.structs import replace
 
-from queue_runner.analysis.comparison import Family, Pair, compare, n_words
+from queue_runner.analysis.comparison import Family, Pair, Question, n_words
 from queue_runner.analysis.findings import RunDetails, describe, ratio
 from queue_runner.analysis.grouping import word
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.analysis.rounds import Word, judge
 from queue_runner.errors import UsageError
+from queue_runner.monitor import answers
 from queue_runner.monitor.answers import prepare, select_runs, sweeps
 from queue_runner.monitor.answers.run_query import Context
 from queue_runner.reports._common import divergence, losses
@@ -40,8 +41,7 @@ def finish(stored: list[ReportedRun], context: Context) -> Result:
     """Build a table for each device, dtype and question. Raises: UsageError when --vs or --group-by is invalid."""
     if context.options.group_by and "framework" not in context.options.group_by:
         raise UsageError("frameworks: --group-by must name framework", "--group-by framework,compile")
-    rows = losses.add(prepare.windowed(stored, context), context)
-    rows = sweeps.add(rows, context, declared="name" in context.options.vs)
+    rows, families = answers.compared(losses.add(prepare.windowed(stored, context), context), context, _asked)
     curves = cache(lambda run_id: divergence.losses(run_id, context))
 
     def sentences(family: Family) -> Iterable[str]:
@@ -52,7 +52,7 @@ def finish(stored: list[ReportedRun], context: Context) -> Result:
         yield from _last_losses(family, curves)
         yield from _differing_defaults(family, context)
 
-    several = [family for family in _families(rows, context) if _n_frameworks(family) > 1]
+    several = [family for family in families if _n_frameworks(family) > 1]
     result = compared("mpsq report frameworks", COLUMNS, rows, several, sentences, context)
     if not several:
         which = "of a second framework for the same settings (mpsq submit nanogpt --framework torch,mlx,tinygrad,jax)"
@@ -60,12 +60,11 @@ def finish(stored: list[ReportedRun], context: Context) -> Result:
     return result
 
 
-def _families(rows: Sequence[ReportedRun], context: Context) -> list[Family]:
-    """Return a family for each device and dtype, so that only frameworks and modes differ."""
-    if not rows:
-        return []
+def _asked(prepared: Iterable[ReportedRun], context: Context) -> tuple[list[ReportedRun], Question]:
+    """Return how to compare: a family for each device and dtype, so that only frameworks and modes differ."""
+    rows = sweeps.add(prepared, context, declared="name" in context.options.vs)
     question = prepare.question(rows, context)
-    return compare(rows, replace(question, settings=[*question.settings, "device", "dtype"]))
+    return rows, replace(question, settings=[*question.settings, "device", "dtype"])
 
 
 def _n_frameworks(family: Family) -> int:

@@ -8,7 +8,7 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 from queue_runner import units
-from queue_runner.analysis.comparison import Family, compare
+from queue_runner.analysis.comparison import Family, with_baselines
 from queue_runner.analysis.grouping import Arm, taints
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.analysis.stats import by_key
@@ -93,7 +93,7 @@ def finish(stored: list[ReportedRun], context: Context) -> Result:
     known = {run.run_id: run for run in runs}
     # losses of a failed run are usable up to its end
     rows = [run.changed(valid=_UNUSABLE not in taints(run), outcome=Outcome.SUCCEEDED) for run in runs]
-    families = newest_first(compare(rows, prepare.question(rows, context))) if rows else []
+    families = newest_first(with_baselines(rows, prepare.question(rows, context))) if rows else []
     blocks: list[panels.Block] = []
     raw: list[LossPair] = []
     made: list[Divergence] = []

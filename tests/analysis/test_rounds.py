@@ -8,15 +8,16 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import count
+from typing import Any
 
 import pytest
 
-from queue_runner.analysis.comparison import Family, n_words
+from queue_runner.analysis.comparison import Family, Question, compare, families, n_words
 from queue_runner.analysis.findings import RunDetails, describe
-from queue_runner.analysis.reported_run import HiddenJob, ReportedRun
+from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.analysis.rounds import Verdict, Word, mean_interval, rounding_step
 from queue_runner.spec import Aim
-from tests.compare_support import ask, row
+from tests.compare_support import NAMES, ask, row
 
 pytestmark = pytest.mark.fast
 _ids = count(1)
@@ -107,22 +108,31 @@ def test_hidden_rows_count_as_words() -> None:
 
 
 @pytest.mark.parametrize(
-    ("job", "words"),
+    ("hidden", "words"),
     [
-        (HiddenJob(1, "n", "tiny", "cpu", 0, "fp32", "torch"), 3),
-        (HiddenJob(9, "n", "tiny", "cpu", 0, "fp32", "torch"), 3),
-        (HiddenJob(1, "n", "tiny", "mps", 0, "fp32", "torch"), 3),
-        (HiddenJob(9, "n", "tiny", "mps", 0, "fp32", "torch"), 2),
-        (HiddenJob(1, "n", "tiny", "mps", 0, "bf16", "torch"), 2),
-        (HiddenJob(1, "n", "large", "cpu", 0, "fp32", "torch"), 2),
-        (HiddenJob(1, "other", "tiny", "cpu", 0, "fp32", "torch"), 2),
+        ({"device": "cpu", "job_id": 1}, 3),
+        ({"device": "cpu", "job_id": 9}, 3),
+        ({"device": "mps", "optimizer": "SGD", "job_id": 1}, 3),
+        ({"device": "mps", "optimizer": "SGD", "job_id": 9}, 2),
+        ({"device": "mps", "dtype": "bf16", "job_id": 1}, 2),
+        ({"device": "cpu", "config": "large", "job_id": 1}, 2),
+        ({"device": "cpu", "subject": "other", "job_id": 1}, 2),
     ],
 )
-def test_hiding_the_baseline_chooses_another_one(job: HiddenJob, words: int) -> None:
+def test_hiding_the_baseline_chooses_another_one(hidden: dict[str, Any], words: int) -> None:
     """Whoever hides one row after another compares each with each."""
     rows = [run for k, device in enumerate(("mps", "cuda")) for run in planned(device, [0.1 * (k + 1)] * 3, at=k / 9)]
-    rows = [replace(run, name="n", job_id=5 + (run.device == "cuda"), hidden=(job,), planned_rows=3) for run in rows]
-    assert n_words(ask(rows)[0]) == words
+    rows = [replace(run, job_id=5 + (run.device == "cuda"), planned_rows=3) for run in rows]
+    others = [replace(run, **hidden) for run in planned("cpu", [0.4] * 3, at=0.5)]
+    question = Question(NAMES)
+    (family,) = compare(rows, question, families([*rows, *others], question))
+    assert n_words(family) == words
+
+
+def test_a_part_of_a_question_that_cannot_be_read_whole_counts_each_with_each() -> None:
+    rows = [run for k, device in enumerate(("cpu", "mps")) for run in planned(device, [0.1 * (k + 1)] * 3, at=k / 9)]
+    (family,) = compare([replace(run, planned_rows=2000) for run in rows], Question(NAMES), [Family({}, [])])
+    assert n_words(family) == 2000 * 1999 / 2
 
 
 def test_another_baseline_counts_all_pairs() -> None:

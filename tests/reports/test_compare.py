@@ -73,6 +73,17 @@ def test_all_pairs_count(store: Store) -> None:  # noqa: F811
     assert many["high"] / many["low"] > few["high"] / few["low"]
 
 
+@pytest.mark.parametrize("others", [{}, {"c": 0.3, "d": 0.35}])
+def test_a_pair_has_the_answer_of_the_report_with_that_baseline(store: Store, others: dict[str, float]) -> None:  # noqa: F811
+    """It was judged by its own noise alone, so that its interval was another one."""
+    grid(store, a=0.1, b=0.2)
+    grid(store, **others)
+    (reported,) = (row for row in store.report(vs="n=a").rows if row["label"] == "n=b")
+    compared = lines(compare(store, "1", "2"), "measured")["ms/iter"]
+    keys = [("speedup", "speedup"), ("low", "speedup_low"), ("high", "speedup_high"), ("verdict", "verdict")]
+    assert [compared[key] for key, _ in keys] == [reported[key] for _, key in keys]
+
+
 def test_iterations_of_another_size_are_compared_by_their_rate(store: Store) -> None:  # noqa: F811
     """100 and 190 ms stood beside "1.05 x", which is per token."""
     for noise in NOISE:

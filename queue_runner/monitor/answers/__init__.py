@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -29,30 +29,41 @@ MOST_HIDDEN = 1000
 SQL = f"SELECT {prepare.RUN} FROM v_run WHERE {{chosen}} ORDER BY job_id, number"
 
 
-def compared(prepared: Sequence[ReportedRun], context: Context) -> tuple[list[ReportedRun], list[Family]]:
-    """Return the runs with what their submission swept, and the families that they form, each row judged.
-
-    Raises: UsageError when --vs or --group-by is invalid.
-    """
-    rows, question = _asked(prepared, context)
-    return rows, comparison.compare(rows, question, _whole(rows, context))
+Ask = Callable[[Iterable[ReportedRun], Context], tuple[list[ReportedRun], Question]]
+"""Returns prepared runs with what their submission swept, and how they are compared."""
 
 
-def _asked(prepared: Iterable[ReportedRun], context: Context) -> tuple[list[ReportedRun], Question]:
+def asked(prepared: Iterable[ReportedRun], context: Context) -> tuple[list[ReportedRun], Question]:
+    """Return how the default report compares: what a submission swept distinguishes rows."""
     rows = sweeps.add(prepared, context, "name" in context.options.vs)
     return rows, replace(prepare.question(rows, context), sweeps=True)
 
 
-def _whole(rows: Sequence[ReportedRun], context: Context) -> list[Family]:
-    """Return the families of all runs of the submissions of these rows, where some of their jobs are hidden."""
-    n_hidden = sum(len(hidden) for hidden in {row.group_id: row.hidden for row in rows}.values())
-    if not 0 < n_hidden <= MOST_HIDDEN:
-        return []
+def compared(
+    prepared: Sequence[ReportedRun], context: Context, ask: Ask = asked
+) -> tuple[list[ReportedRun], list[Family]]:
+    """Return the runs with what their submission swept, and the families that they form, each row judged.
+
+    Raises: UsageError when --vs or --group-by is invalid.
+    """
+    rows, question = ask(prepared, context)
+    return rows, comparison.compare(rows, question, whole(rows, context, ask))
+
+
+def whole(rows: Sequence[ReportedRun], context: Context, ask: Ask = asked) -> list[Family]:
+    """Return the families of all runs of the submissions of these rows, not compared, if some of their jobs are hidden;
+    else none. More than MOST_HIDDEN jobs are not read: a family without rows stands for them."""
     groups = ", ".join({str(row.group_id) for row in rows if row.group_id is not None})
+    selected = {row.job_id for row in rows}
+    jobs = {job for (job,) in context.tuples(f"SELECT id FROM jobs WHERE group_id IN ({groups})")}
+    if not (hidden := jobs - selected):
+        return []
+    if len(hidden) > MOST_HIDDEN:
+        return [Family({}, [])]
     chosen = f"number <> {PREFLIGHT} AND group_id IN ({groups})"
     options = replace(context.options, where={}, since=None)
     everything = Context(options, context.connection, chosen, ())
-    return comparison.families(*_asked(prepare.windowed(everything.runs(SQL), everything), everything))
+    return comparison.families(*ask(prepare.windowed(everything.runs(SQL), everything), everything))
 
 
 def of_group(connection: sqlite3.Connection, group_id: int) -> list[Family]:

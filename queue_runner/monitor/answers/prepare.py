@@ -12,7 +12,7 @@ from typing import Any
 
 from queue_runner.analysis.comparison import Question
 from queue_runner.analysis.grouping import LOG, MAIN, SUBJECT, round_of, taints
-from queue_runner.analysis.reported_run import HiddenJob, ReportedRun
+from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.analysis.rounds import two_levels
 from queue_runner.analysis.run_metrics import INTERNAL
 from queue_runner.analysis.stats import by_key
@@ -107,7 +107,7 @@ def prepare(stored: Iterable[ReportedRun], context: Context) -> list[ReportedRun
     on_cores = any(run.cores for run in runs)
     with_threads = any((run.cores or 0) != (run.threads or 0) for run in runs)
     warmed, before_runs = any(run.warmup for run in runs), _differ_before_runs(runs)
-    planned, hidden = _planned(runs, context), _hidden(runs, context)
+    planned = _planned(runs, context)
     metrics = _metrics(runs, context)
     levels = _earlier_levels(runs, context)
     aims = _aims(runs, context)
@@ -147,7 +147,6 @@ def prepare(stored: Iterable[ReportedRun], context: Context) -> list[ReportedRun
                 compile=run.compile_mode or (None if run.compile is None else bool(run.compile)),
                 planned_rows=planned.get(run.job_id, (0, 0))[0],
                 planned_compiled=planned.get(run.job_id, (0, 0))[1],
-                hidden=hidden.get(run.group_id, ()),
                 aim=aims.get(run.group_id, Aim()),
                 instead_of_rounds=without_rounds.get(run.group_id or 0, ""),
                 earlier_levels=levels.get((run.spec_hash, run.machine_hash), 0.0),
@@ -289,18 +288,6 @@ def _planned(rows: Sequence[ReportedRun], context: Context) -> dict[int, tuple[i
         " WHERE group_id IN ({groups}) WINDOW same AS (PARTITION BY group_id, workload)"
     )
     return {job: (n_rows, round(n_compiled)) for job, n_rows, n_compiled in context.by_groups(sql, rows)}
-
-
-def _hidden(runs: Sequence[ReportedRun], context: Context) -> dict[int | None, list[HiddenJob]]:
-    """Return, by group, the jobs that the user did not select."""
-    hidden: dict[int | None, list[HiddenJob]] = {}
-    if context.options.chosen:
-        selected = {run.job_id for run in runs}
-        sql = "SELECT group_id, id, name, config, device, compile, dtype, framework FROM jobs"
-        for group, *job in context.by_groups(f"{sql} WHERE group_id IN ({{groups}})", runs):
-            if job[0] not in selected:
-                hidden.setdefault(group, []).append(HiddenJob(*job))
-    return hidden
 
 
 def _aims(runs: Sequence[ReportedRun], context: Context) -> dict[int | None, Aim]:
