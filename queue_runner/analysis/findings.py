@@ -187,7 +187,7 @@ def other_clock(rows: Iterable[tuple[str, Sequence[ReportedRun]]]) -> Iterable[s
     doubtful = [label for label, runs in known if {"wrong_clock", "unsynced"} & {*kinds_of_taint(runs)}]
     time_of = next((run.time_of for _, runs in known for run in runs if run.time_of), None)
     if doubtful and time_of:
-        why = f"compared by the wall time of the {time_of}, because a clock cannot be trusted"
+        why = f"compared by the wall time of the {time_of}, because reported times are doubtful"
         yield Caveat(why, f": {units.listed(doubtful, MOST_FACTORS)}")
 
 
@@ -252,7 +252,7 @@ def _metric_answer(family: Family, name: str, best: Pair) -> str:
     else:
         how = "higher" if answer.change > 0 else "lower"
         interval = interval if answer.change > 0 else answer.mirrored().interval
-        text = f"{name} of {arm} {'is' if answer.decided else 'was'} {size} {how} than of {base}"
+        text = f"{name} of {arm} {'is' if answer.decided else 'was'} {size} {how} than that of {base}"
     repeated = answer.why and answer.why in (family.metrics[name], best.verdict.why)
     needs = "" if answer.decided or repeated else answer.next_step
     limits = [] if family.metrics[name] else [interval, answer.rounds]

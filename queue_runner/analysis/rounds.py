@@ -503,8 +503,8 @@ def _obstacle(contrast: intervals.Contrast, judgement: intervals.Judgement, of_t
     if contrast.obstacle:
         return contrast.obstacle, True
     if 1 < judgement.machines < intervals.FIRST_LOOK:
-        few = f"rounds on {judgement.machines} machines do not show what holds for their kind"
-        return f"{few}: run some on a third one, or all on one (--nodes-at-once 1)", False
+        few = f"{judgement.machines} machines do not represent their kind"
+        return f"{few}: run rounds on a third, too, or all on one (--nodes-at-once 1)", False
     if judgement.waits_for_levels:
         n = intervals.FIRST_LOOK_WITH_LEVELS
         return f"the runs of a row form groups of different speed: a verdict needs {n} rounds", False

@@ -198,7 +198,7 @@ def _place(details: Details) -> str:
     if not details.spec.tree:
         return "its folder; the code is not stored, and changes are not detected"
     if details.run.started_at is not None:
-        return "its folder, where the code was as submitted when the run started"
+        return "its folder; the code had not changed when the run started"
     return "its folder, or a copy of the submitted code if the code changes before the start"
 
 

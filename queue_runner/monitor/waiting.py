@@ -160,10 +160,10 @@ def _of_lane(run: QueuedRun, queue: QueueState, bound: str, spec: JobSpec | None
         if lane.name not in parts(bound):
             continue
         if lane.paused_at:
-            return _paused_lane(lane.name, f"its group runs on lane {lane.name} alone, which is paused")
+            return _paused_lane(lane.name, f"its group runs only on lane {lane.name}, which is paused")
         if lane.running is not None:
             on = lane.running.run
-            sentence = f"its group runs on lane {lane.name} alone, which run {on} occupies"
+            sentence = f"its group runs only on lane {lane.name}, which run {on} occupies"
             return Reason("turn", f"lane {short(lane.name)}, run {on}", sentence, "mpsq status shows the lanes")
     if spec is not None and not bound:
         usable = [lane for lane in queue.lanes if kind(lane.name) == needs(spec)]

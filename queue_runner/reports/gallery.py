@@ -102,7 +102,7 @@ def finish(stored: list[ReportedRun], context: Context) -> Result:
     if any(row.last.merged for row in raw):
         notes.append("(merged): as its bundle says; its hashes detect damage, not forgery")
     if len({row.last.machine_hash for row in raw}) == 1:
-        notes.append("one machine: mpsq import adds those of others, from mpsq export --bundle g4 > g4.mpsq")
+        notes.append("to add another machine: there mpsq export --bundle g4 > g4.mpsq, here mpsq import g4.mpsq")
     used = {row.run_id for arm in every for row in arm.used}
     notes += [*marks.notes(), *marks.excluded((row for arm in every for row in arm.ended), used)]
     if any(not row.valid for row in raw):

@@ -17,7 +17,7 @@ NOTES = (
     "bound by: compute if the operation has more FLOP per byte than the device's FLOP/s over its bytes/s, both"
     " measured by the run, else memory (roofline: Williams, Waterman & Patterson 2009)",
     "of roof: share of what the bound allows; above 100 % if a cache serves bytes counted as moved (memory), or if"
-    " fewer or less precise products are computed than counted, as by FFT, Winograd or TF32 (compute)",
+    " products are saved or less precise, as by FFT, Winograd or TF32 (compute)",
 )
 
 

@@ -197,12 +197,13 @@ def _knee_words(curve: Curve) -> str:
         return "no knee: the runs do not report tokens or samples per iteration"
     if knee is None:
         return f"no knee: fewer than {FEWEST} values of {name} have a valid time"
-    best = f"the maximum, {units.number(knee.best.rate)} {unit}s/s"
+    rate = f"{units.number(knee.best.rate)} {unit}s/s"
+    best = f"the maximum, {rate}"
     doubt = "; uncertain: the times vary by more than the deciding 5 % (increase --repeats)" if knee.noisy else ""
     if knee.at is None:
         return f"no knee up to {name} {_value(knee.best.size)}: throughput still rises{doubt}"
     if knee.at.size != knee.best.size:
-        best = f"{units.percent(knee.share(knee.at))} of {best} at {_value(knee.best.size)}"
+        best = f"{units.percent(knee.share(knee.at))} of the maximum ({rate} at {_value(knee.best.size)})"
     below = knee.below
     where = f"; {_value(below.size)} reaches {units.percent(knee.share(below))}" if below else "; the smallest tried"
     last = curve.rates[-1]

@@ -197,6 +197,6 @@ def _notes(raw: Sequence[PhaseRow]) -> Iterator[str]:
     if errors:
         doubt = " (too much: measure longer)" if max(errors) > _ROUGH else ""
         yield (
-            "J: of the whole board or package, with idle power, from a counter that is read near the start and end of "
-            f"the phase: the error is at most {units.percent(max(errors), 2)}{doubt}. ± is that, or the MAD over runs"
+            "J: of the whole board or package, with idle power, from a counter read near the start and end of the"
+            f" phase; the error is at most {units.percent(max(errors), 2)}{doubt}. ±: the error, or the MAD over runs"
         )

@@ -147,7 +147,7 @@ def _refuse_active(layout: Layout) -> None:
         run = active[0]
         raise MpsqError(
             f"run {run} is active",
-            f"wait until it ends, or cancel it with mpsq cancel {run}; a worker also ends the runs of earlier workers",
+            f"wait until it ends, or cancel it with mpsq cancel {run}; after a crash, mpsq worker ends it",
         )
 
 
@@ -180,7 +180,7 @@ def _set_aside(layout: Layout, known: set[str]) -> Path | None:
     except OSError as error:
         raise MpsqError(
             f"the database was restored, but run {path.name} could not be moved aside: {error.strerror or error}",
-            f"before you start the worker, move the folders of runs that the backup lacks out of {layout.runs}",
+            f"before you start the worker, move out of {layout.runs} the folders of runs that the backup lacks",
         ) from error
     return layout.set_aside
 

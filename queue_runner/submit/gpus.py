@@ -72,8 +72,8 @@ def _refuse_workload(spec: JobSpec, workload: Workload, option: str) -> None:
     if value % spec.gpus:
         raise UsageError(
             f"{key}={value} is not divisible by {option}: the processes share the batches of an iteration",
-            f"for example --set {key}={spec.gpus * max(1, value // spec.gpus)}; with the same {key}, one GPU trains on "
-            "the same batches",
+            f"for example --set {key}={spec.gpus * max(1, value // spec.gpus)}; a run on one GPU with that "
+            f"{key} trains on the same batches",
         )
 
 

@@ -58,7 +58,7 @@ def _lane_of_command(request: Request, cells: Cells) -> Iterator[str]:
             " it one GPU, --device cpu no GPU"
         )
     elif request.gpus:
-        yield f"each run takes {units.counted(request.gpus, 'GPU')}, and others may have jobs at the same time"
+        yield f"each run takes {units.counted(request.gpus, 'GPU')}; the other GPUs may run jobs meanwhile"
 
 
 def _modes_without_graphs(request: Request, cells: Cells) -> Iterator[str]:
@@ -88,7 +88,7 @@ def _folder_in_command(request: Request, cells: Cells) -> Iterator[str]:
 def _name_like_an_id(request: Request, cells: Cells) -> Iterator[str]:
     name = cells[0].name
     if name.startswith("@") or (name and parse_selector(name).name is None):
-        yield f'commands read "{name}" as an id: another --name, such as job-{name.strip("@")}, selects these jobs'
+        yield f'mpsq reads "{name}" as an id, not as a name: use another --name, such as job-{name.strip("@")}'
 
 
 def _stall_phases(request: Request, cells: Cells) -> Iterator[str]:
@@ -106,11 +106,11 @@ def _search(request: Request, cells: Cells) -> Iterator[str]:
     first, key = cells[0], (range_ := search.parse(cells[0].find_max)).key
     parts = [f"the queue adds a run for each {key} that it tries, one after the other."]
     if request.find_max.last == search.MOST and any(spec.mps.get("high_watermark") == "1.0" for spec in cells):
-        parts.append(f"On mps the limit is the memory that Metal recommends; a range, {key}=8:512, may exceed it.")
+        parts.append(f"On mps the limit is the memory that Metal recommends; with a range, {key}=8:512, it is not.")
     if range_.step > 1:
         parts.append(f"Only multiples of {range_.step} are tried.")
     if range_.last != request.find_max.last:
-        parts.append(f"It ends at {range_.last}, the most that {request.workload} takes.")
+        parts.append(f"The search ends at {range_.last}, the most that {request.workload} takes.")
     brief = ", ".join(f"{name}={first.params[name]}" for name in first_probe.BRIEF if name in first.params)
     if request.workload and brief:
         parts.append(f"Each runs with {brief} (--set changes that).")

@@ -217,8 +217,8 @@ class Request:
     repeats: int = _option(Kind.NUMBER, "Runs of each combination; a verdict needs 3 or more.", "N", default=1)
     until: str | None = _option(
         Kind.TEXT,
-        "decided: add rounds, 3 to 20, until each row of the report has a verdict. A round is one run of each job. 1%:"
-        " until the confidence interval of each speedup is at most 1% wide; of a single row, that of its time.",
+        "decided: add rounds, 3 to 20, until each row of the report has a verdict. 1%: until the confidence interval of"
+        " each speedup (with one row: of its time) is at most 1% wide. A round is one run of each job.",
         "GOAL",
         convert=_goal,
     )

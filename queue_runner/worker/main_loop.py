@@ -168,7 +168,7 @@ class Worker:
         checkpoint(self._layout.db)
         self._engine.dispose()
         if self._was_upgraded():
-            raise MpsqError("mpsq was upgraded while the worker ran", "its service starts again, as the new one")
+            raise MpsqError("mpsq was upgraded while the worker ran", "its service restarts it as the new version")
 
     def _work(self) -> None:
         reserve.keep(self._layout)
@@ -483,7 +483,7 @@ def _migrate_in_child(layout: paths.Layout) -> None:
         pickled = answer.read()
     os.waitpid(child, 0)
     if not pickled:
-        raise MpsqError("the upgrade of the database ended early", "start the worker again: it goes on with it")
+        raise MpsqError("the upgrade of the database ended early", "start the worker again to continue it")
     if error := pickle.loads(pickled):
         raise error
 

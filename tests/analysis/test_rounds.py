@@ -336,7 +336,7 @@ def test_two_machines_do_not_show_what_holds_for_their_kind() -> None:
     base = [0.2 * x for x in STEADY]
     (family,) = ask([*on("ababa", base, "cpu"), *on("ababa", [x / 2.05 for x in base], "mps", at=1)])
     verdict = verdict_of(family)
-    assert verdict.word is Word.UNDECIDED and "run some on a third one" in verdict.why and not verdict.is_final
+    assert verdict.word is Word.UNDECIDED and "run rounds on a third" in verdict.why and not verdict.is_final
 
 
 def test_runs_of_two_machines_form_no_round() -> None:

@@ -199,7 +199,7 @@ def test_rounds_are_offered_for_a_metric_that_somebody_asks_about(store: Store) 
             store.metric(store.run(device, median_s=0.1013 * (2 - (device == "mps")) + k / 1e5), "score", score)
     store.db.execute("UPDATE jobs SET spec_json = json_set(spec_json, '$.seed_by_round', 1)")
     text = " ".join(" ".join(short(store, by="score")).split())
-    assert "than of cpu eager" in text and "undecided: " in text and "next: mpsq rerun g1 --rounds" in text
+    assert "than that of cpu eager" in text and "undecided: " in text and "next: mpsq rerun g1 --rounds" in text
     assert "mpsq rerun" not in " ".join(short(store))
 
 

@@ -115,7 +115,7 @@ def test_a_clock_that_cannot_be_trusted_is_in_no_history(store: Nights) -> None:
     result = store.report("trend")
     assert row(result)["time_of"] == "phase" and not row(result)["steps"]
     assert row(result)["value"] == pytest.approx(0.1, rel=0.01)
-    assert any("because a clock cannot be trusted" in line for line in result.lines)
+    assert any("because reported times are doubtful" in line for line in result.lines)
     store.db.execute("UPDATE summaries SET measure_s = NULL")
     assert row(store.report("trend"))["time_of"] == "run" and row(store.report("trend"))["value"] == pytest.approx(30)
 

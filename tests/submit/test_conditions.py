@@ -50,7 +50,7 @@ def test_a_note_on_a_long_word_that_names_the_folder(tmp_path: Path) -> None:
 )
 def test_a_note_on_a_name_that_commands_read_as_an_id(tmp_path: Path, name: str, is_noted: bool) -> None:
     notes = plan.plan(requested(argv=("true",), cwd=str(tmp_path), name=name)).warnings
-    assert any(f'commands read "{name}" as an id' in note for note in notes) is is_noted
+    assert any(f'mpsq reads "{name}" as an id' in note for note in notes) is is_noted
 
 
 def test_the_remedy_for_an_empty_value_is_accepted() -> None:

@@ -90,7 +90,7 @@ def test_with_lanes_a_command_takes_the_gpus_that_it_asks_for_and_else_the_machi
     assert submitted(gpus=1)[0] is None and "--gpus 1" not in submitted()[1]
     layout.config.write_text('lanes = "auto"\n')
     assert submitted()[0] is None and "waits until nothing else runs here; --gpus 1" in submitted()[1]
-    assert submitted(gpus=1)[0] == "cuda" and "run takes 1 GPU, and others may have jobs" in submitted(gpus=1)[1]
+    assert submitted(gpus=1)[0] == "cuda" and "run takes 1 GPU; the other GPUs may run jobs" in submitted(gpus=1)[1]
     assert submitted(device="cpu")[0] == "cpu" and "alone" not in submitted(device="cpu")[1]
     layout.config.write_text('lanes = "cpu:0,cpu:1"\n')
     assert submitted(gpus=1)[0] is None

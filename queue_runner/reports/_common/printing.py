@@ -82,7 +82,7 @@ def _on_one_line(title: str, parts: Sequence[str], endings: Sequence[str], room:
     """Join as many parts as fit. The first of the endings that fits stands after them, without endings the number of
     parts left out. "" without any."""
     for n in range(len(parts), -1, -1):
-        more = endings or [f"{len(parts) - n} more" if n < len(parts) else ""]
+        more = endings or [f"and {len(parts) - n} more" if n < len(parts) else ""]
         for ending in more if n or endings else []:
             text = plain(f"{title}: {'; '.join(filter(None, [*parts[:n], ending]))}")
             if width(text) <= room:
