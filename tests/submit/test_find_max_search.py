@@ -242,7 +242,7 @@ def test_a_search_ends_at_the_most_that_a_key_takes() -> None:
     planned = plan(workload="bert", find_max="block_size", config="toy")
     (job,) = planned.jobs
     assert (
-        job.spec.find_max == "block_size=16:512" and "It ends at 512, the most that bert takes" in planned.warnings[-1]
+        job.spec.find_max == "block_size=16:512" and "The search ends at 512, the most that bert takes" in planned.warnings[-1]
     )
     (job,) = plan(workload="bert", find_max="block_size=8:64", config="toy").jobs
     assert job.spec.find_max == "block_size=8:64"
@@ -256,7 +256,7 @@ def test_what_is_said_of_a_search_in_steps() -> None:
         said = " ".join(plan(find_max=asked, config="shakespeare_char", device="mps").warnings)
         assert "that Metal recommends" in said and "Only multiples of 6 are tried" in said and "ends at :" not in said
     said = " ".join(plan(find_max="n_embd=384:768:6", config="shakespeare_char", device="mps").warnings)
-    assert "It ends at" not in said and "Metal" not in said
+    assert "ends at" not in said and "Metal" not in said
 
 
 def test_a_probe_asks_what_any_job_asks() -> None:
