@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+
 from queue_runner.cli.common import IdsOrLast, Json, Tags, chosen, home, new_app, print_json
-from queue_runner.text import plain
+from queue_runner.text import for_stream, plain
 
 app = new_app()
 
@@ -25,6 +27,6 @@ def why(
         print_json("mpsq.why/1", runs=reasons)
         return
     for reason in reasons:
-        print(plain(reason.sentence))
+        print(for_stream(plain(reason.sentence), sys.stdout))
         if reason.next_step:
-            print(f"    next: {plain(reason.next_step)}")
+            print(for_stream(f"    next: {plain(reason.next_step)}", sys.stdout))

@@ -191,7 +191,8 @@ def until_idle(layout: Layout, timeout_s: float | None, lane: str | None = None)
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     while not idle(layout, lane):
         if deadline is not None and time.monotonic() >= deadline:
-            raise WaitTimeout(f"a run has not ended after {units.duration(timeout_s)}", "mpsq status shows it")
+            message = f"a run has not ended after {units.duration(timeout_s)}; nothing else starts"
+            raise WaitTimeout(message, "mpsq status shows the run; mpsq resume ends the pause")
         time.sleep(_POLL_S)
 
 

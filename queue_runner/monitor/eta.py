@@ -55,7 +55,7 @@ class Eta(Struct, frozen=True, dict=True):
 
     @cached_property
     def n_stuck(self) -> int:
-        """Number of runs that do not start by themselves as things are; preflights do not count."""
+        """Number of runs that are not expected to start as things are; preflights do not count."""
         return sum(turn.finish_at is None and not turn.run.endswith(f".{PREFLIGHT}") for turn in self.turns.values())
 
     @cached_property

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct, field
 
-from queue_runner import units
+from queue_runner import times, units
 from queue_runner.analysis.stats import by_key
 from queue_runner.host import protected
 from queue_runner.host.locks import START_A_WORKER
@@ -66,6 +66,8 @@ def explain(run: RunView, context: RunContext) -> Why:
         sentence, step = _running(run, context)
     else:
         sentence, step = _waiting(context)
+        if run.deadline_at is not None and run.deadline_at > time.time():
+            sentence += f"; it is skipped if it has not started by {times.clock(run.deadline_at, time.time())}"
     origin = f", submitted by schedule {context.schedule}," if context.schedule else ""
     kind = context.waits.kind if context.waits is not None else ""
     colon = "" if kind == "gate" else ":"  # "waits up to 1.00 s for a quiet machine: ..."

@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import fields, replace
 
 from queue_runner import config_file
-from queue_runner.analysis import gpu_use, peaks, stats
+from queue_runner.analysis import gpu_use, peaks, run_metrics, stats
 from queue_runner.analysis.points import PhaseMark
 from queue_runner.host import redact
 from queue_runner.host.run_dir import RunDir
@@ -108,8 +108,8 @@ class Mfu(Struct, frozen=True):
 
 
 class Details(Struct, frozen=True):
-    """Everything known about one run. `argv` is redacted, `lines` counts event lines that were not stored as the events
-    that they claim to be, `files` maps names to existing paths."""
+    """Everything known about one run. `argv` is redacted, `metrics` are the last values, `lines` counts event lines that
+    were not stored as the events that they claim to be, `files` maps names to existing paths."""
 
     run: RunView
     spec: JobSpec
@@ -129,6 +129,7 @@ class Details(Struct, frozen=True):
     after: Sequence[AwaitedJob]
     search: str | None
     evaluation: Evaluation | None
+    metrics: Mapping[str, float | None]
     mfu: Mfu | None
     gpu_busy_share: float | None
     start: Mapping[str, float]
@@ -179,6 +180,7 @@ def details(layout: Layout, connection: sqlite3.Connection, run: RunView) -> Det
         after=[AwaitedJob(*row) for row in read.tuples(connection, _AFTER, [run.job_id])],
         search=_search(connection, run.job_id, spec),
         evaluation=_last_evaluation(connection, run_id),
+        metrics=_last_metrics(connection, run_id),
         mfu=_mfu(layout, connection, run),
         gpu_busy_share=use.busy_share if use else None,
         start={
@@ -228,6 +230,11 @@ def _last_evaluation(connection: sqlite3.Connection, run_id: int) -> Evaluation 
     _, step, train, val = last
     last_i = read.value(connection, "SELECT i FROM iterations WHERE run_id = ? ORDER BY offset DESC LIMIT 1", run_id)
     return Evaluation(step, train, val, last_i)
+
+
+def _last_metrics(connection: sqlite3.Connection, run_id: int) -> dict[str, float | None]:
+    rows = read.tuples(connection, read.LAST_METRICS.replace("{runs}", str(run_id)))
+    return {name: value for _, name, value, _ in rows if name not in run_metrics.INTERNAL}
 
 
 def _mfu(layout: Layout, connection: sqlite3.Connection, run: RunView) -> Mfu | None:

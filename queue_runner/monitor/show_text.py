@@ -116,6 +116,7 @@ def _measured(details: Details) -> Iterator[Fact]:
     if last is not None:
         yield "batch loss", f"{units.loss(run.loss_first)} first, {units.loss(last)} last"
     yield "evaluation", _known(details.evaluation, _evaluation)
+    yield "metrics", ", ".join(f"{name}={units.measured(value)}" for name, value in details.metrics.items()) or None
     yield "MFU", _known(details.mfu, _mfu)
     if run.real_s is not None:
         times = [f"{units.seconds(getattr(run, f'{name}_s'))} {name}" for name in ("real", "user", "sys")]

@@ -167,6 +167,13 @@ GROUP BY run_id
 the other columns from the row of max(offset)."""
 
 
+LAST_METRICS = """
+SELECT run_id, name, value, max(offset) FROM metrics WHERE name NOT GLOB '*[./]*' AND run_id IN ({runs})
+GROUP BY run_id, name ORDER BY name
+"""
+"""The last value of each metric of each of `{runs}`; a name with a dot or a slash is that of a cell."""
+
+
 def schema_revision(db: Path) -> str | None:
     """Return the revision of the schema in `db`; None where there is no schema yet.
 

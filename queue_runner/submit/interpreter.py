@@ -12,7 +12,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-_PYTHON = re.compile(r"python(\d+(\.\d+)*)?")
+PYTHON = re.compile(r"python(\d+(\.\d+)*)?")
 _BEFORE = frozenset({"time", "nice", "nohup", "caffeinate"})
 """Programs that run the one after their options."""
 _VARIABLE = re.compile(r"(?!PATH=)\w+=")
@@ -52,7 +52,7 @@ def _of_program(program: str, cwd: str, path: str | None) -> str | None:
     place = shutil.which(Path(cwd, program) if "/" in program else program, path=path)
     if place is None:
         return None
-    return str(Path(place).absolute()) if _PYTHON.fullmatch(Path(program).name) else _of_script(Path(place))
+    return str(Path(place).absolute()) if PYTHON.fullmatch(Path(program).name) else _of_script(Path(place))
 
 
 def _of_script(program: Path) -> str | None:
@@ -63,7 +63,7 @@ def _of_script(program: Path) -> str | None:
     except OSError:
         return None
     match = re.fullmatch(r"#!\s*(/\S+)\s*", first)
-    return match[1] if match and _PYTHON.fullmatch(Path(match[1]).name) else None
+    return match[1] if match and PYTHON.fullmatch(Path(match[1]).name) else None
 
 
 def _of_uv(words: Sequence[str], cwd: Path, env: Mapping[str, str]) -> str | None:

@@ -13,7 +13,7 @@ from queue_runner.host import protected
 from queue_runner.host.once_a_day import RepeatedNote
 from queue_runner.model import parse_selector
 from queue_runner.spec import JobSpec
-from queue_runner.submit import expand, gpus, launchers
+from queue_runner.submit import expand, gpus, interpreter, launchers
 from queue_runner.submit.submit_options import Request
 
 Cells = Sequence[JobSpec]
@@ -124,6 +124,16 @@ def _guarded_folders(request: Request, cells: Cells) -> Iterator[str]:
             yield f"{path} is in {place}, which macOS protects: {protected.REMEDY}"
 
 
+def _missing_script(request: Request, cells: Cells) -> Iterator[str]:
+    if request.prepare or _is_elsewhere(cells):  # the script may be made, or lie there
+        return
+    for spec in cells:
+        program, script = Path(spec.argv[0] if spec.argv else "").name, next(iter(spec.argv[1:]), "")
+        if interpreter.PYTHON.fullmatch(program) and script.endswith(".py") and not Path(spec.cwd, script).exists():
+            yield f"there is no {script} in {spec.cwd}: its runs fail unless it is there when they start"
+            return
+
+
 def _nothing_measured(request: Request, cells: Cells) -> Iterator[str]:
     for spec in cells:
         iters, warmup = spec.params.get("max_iters"), spec.params.get("warmup_iters")
@@ -150,6 +160,7 @@ _CHECKS = (
     _stall_phases,
     _search,
     _guarded_folders,
+    _missing_script,
     _nothing_measured,
     _missing_checkpoints,
 )

@@ -238,6 +238,14 @@ def test_show_never_calls_the_last_finite_loss_of_a_nan_run_its_last(queue: Layo
     assert mpsq.ok("show", "1.1", "--json").json()["runs"][0]["run"]["loss_last"] is None
 
 
+def test_show_has_the_last_value_of_each_metric(queue: Layout, mpsq: Cli) -> None:
+    with sqlite3.connect(queue.db) as connection:
+        rows = [(90, "acc", 0.5), (91, "acc", 0.75), (91, "loss", 1.5), (92, "cell/a", 7.0), (93, "cpu_s", 9.0)]
+        connection.executemany('INSERT INTO metrics (run_id, "offset", name, value) VALUES (1, ?, ?, ?)', rows)
+    assert re.search(r"^metrics +acc=0\.75\d*, loss=1\.5\d*$", mpsq.ok("show", "1.1").out, re.MULTILINE)
+    assert "metrics" not in mpsq.ok("show", "2").out
+
+
 def test_show_hides_secrets_and_escapes(queue: Layout, mpsq: Cli) -> None:
     out = mpsq.ok("show", "2").out
     assert "hunter2" not in out and "https://me:[hidden]@host" in out and "\x1b" not in out

@@ -53,6 +53,24 @@ def test_a_note_on_a_name_that_commands_read_as_an_id(tmp_path: Path, name: str,
     assert any(f'mpsq reads "{name}" as an id' in note for note in notes) is is_noted
 
 
+@pytest.mark.parametrize(
+    ("argv", "is_noted"),
+    [
+        (("python", "train.py", "7"), True),
+        (("python3.12", "{n}.py"), True),
+        (("python", "there.py"), False),
+        (("python", "-m", "train.py"), False),
+        (("sh", "train.py"), False),
+    ],
+)
+def test_a_note_on_a_script_that_is_not_there(tmp_path: Path, argv: tuple[str, ...], is_noted: bool) -> None:
+    """A night's runs failed for a word that was typed wrongly; a script that is still to be written may be submitted."""
+    (tmp_path / "there.py").touch()
+    sets = {"n": ("there", "train")} if "{n}.py" in argv else {}
+    notes = plan.plan(requested(argv=argv, cwd=str(tmp_path), sets=sets)).warnings
+    assert any(note.startswith(f"there is no train.py in {tmp_path}: ") for note in notes) is is_noted
+
+
 def test_the_remedy_for_an_empty_value_is_accepted() -> None:
     """It was `--set lr a,b`, which is refused."""
     with pytest.raises(UsageError) as refused:

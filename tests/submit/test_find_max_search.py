@@ -242,7 +242,8 @@ def test_a_search_ends_at_the_most_that_a_key_takes() -> None:
     planned = plan(workload="bert", find_max="block_size", config="toy")
     (job,) = planned.jobs
     assert (
-        job.spec.find_max == "block_size=16:512" and "The search ends at 512, the most that bert takes" in planned.warnings[-1]
+        job.spec.find_max == "block_size=16:512"
+        and "The search ends at 512, the most that bert takes" in planned.warnings[-1]
     )
     (job,) = plan(workload="bert", find_max="block_size=8:64", config="toy").jobs
     assert job.spec.find_max == "block_size=8:64"

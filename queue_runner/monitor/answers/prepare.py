@@ -22,7 +22,7 @@ from queue_runner.model import OWN_NOTE, PREFLIGHT, Outcome
 from queue_runner.monitor.answers import select_runs
 from queue_runner.monitor.answers.run_query import Context
 from queue_runner.spec import Aim
-from queue_runner.store import added_rounds, questions
+from queue_runner.store import added_rounds, questions, read
 from queue_runner.workloads import mps_switches
 
 RUN = (
@@ -314,11 +314,7 @@ def _earlier_levels(runs: Sequence[ReportedRun], context: Context) -> dict[tuple
 def _metrics(runs: Sequence[ReportedRun], context: Context) -> dict[int, dict[str, float]]:
     """Return, by run, the last value of each metric that its log or its program names. One of --metric is NaN where the
     log has none: what the program sends by that name may be another number."""
-    sql = (
-        "SELECT run_id, name, value, MAX(offset) FROM metrics WHERE name NOT GLOB '*[./]*' AND run_id IN ({runs})"
-        " GROUP BY run_id, name ORDER BY name"
-    )
-    stored = context.tuples_by_run(sql, runs)
+    stored = context.tuples_by_run(read.LAST_METRICS, runs)
     metrics: dict[int, dict[str, float]] = {}
     for run in runs:
         of_log = json.loads(run.log_metrics_json or "{}")
