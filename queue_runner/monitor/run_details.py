@@ -108,8 +108,8 @@ class Mfu(Struct, frozen=True):
 
 
 class Details(Struct, frozen=True):
-    """Everything known about one run. `argv` is redacted, `metrics` are the last values, `lines` counts event lines that
-    were not stored as the events that they claim to be, `files` maps names to existing paths."""
+    """Everything known about one run. `argv` is redacted, `lines` counts event lines that were not stored as the events
+    that they claim to be, `metrics` maps names to last values, `files` names to existing paths."""
 
     run: RunView
     spec: JobSpec

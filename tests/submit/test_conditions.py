@@ -64,7 +64,7 @@ def test_a_note_on_a_name_that_commands_read_as_an_id(tmp_path: Path, name: str,
     ],
 )
 def test_a_note_on_a_script_that_is_not_there(tmp_path: Path, argv: tuple[str, ...], is_noted: bool) -> None:
-    """A night's runs failed for a word that was typed wrongly; a script that is still to be written may be submitted."""
+    """A night's runs failed for a word that was typed wrongly; one that is still to be written may be submitted."""
     (tmp_path / "there.py").touch()
     sets = {"n": ("there", "train")} if "{n}.py" in argv else {}
     notes = plan.plan(requested(argv=argv, cwd=str(tmp_path), sets=sets)).warnings
