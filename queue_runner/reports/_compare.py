@@ -29,7 +29,7 @@ from queue_runner.tables import Column, elide
 NAME = "compare"
 HELP = "two selections of runs side by side: their differences and results"
 SQL = f"SELECT {prepare.RUN} FROM v_run WHERE {{chosen}} ORDER BY job_id, number"
-MOST_TEXT = 30
+MOST_TEXT = 300
 """Columns of a value beyond which a table leaves out its middle."""
 MOST_TITLE = 12
 """The same for the name of a side in a heading."""
@@ -113,14 +113,20 @@ def finish(stored: list[ReportedRun], context: Context) -> Result:
     differ = [*_differences(sides), *_facts(sides, context)]
     measured = [line for match, family in zip(matches, families, strict=True) for line in _measured(match, family)]
     titles = [elide(name, MOST_TITLE) for name in names]
-    heads = [Column(f"text{n}", title, right=True, value=partial(_text_of, side=n)) for n, title in enumerate(titles)]
+
+    def sides_in(right: bool) -> list[Column]:
+        return [
+            Column(f"text{n}", title, right=right, flexible=not right, value=partial(_text_of, side=n))
+            for n, title in enumerate(titles)
+        ]
+
     row = [Column("row", "", flexible=True)] if any(match.label for match in matches) else []
     over = f"{names[1]} over {names[0]}"
     change = Column("change", f"{over if len(over) <= 2 * MOST_TITLE else '2nd over 1st'} (95 % CI)")
     verdict = Column("verdict", "verdict", value=lambda line: str(line.answer.word) if line.answer else units.MISSING)
     sections = [
-        Section(_shared(sides), [Column("name", "differs"), *heads], differ),
-        Section("", [*row, Column("name", "measured"), *heads, change, verdict], measured),
+        Section(_shared(sides), [Column("name", "differs"), *sides_in(right=False)], differ),
+        Section("", [*row, Column("name", "measured"), *sides_in(right=True), change, verdict], measured),
     ]
     sentences = [line for family in families for line in _sentences(family)]
     lines = [*dict.fromkeys(sentences), *filter(None, map(_obstacle, matches)), *_unmatched(sides, matches, names)]
