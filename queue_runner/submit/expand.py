@@ -37,7 +37,7 @@ class Shared:
 
     def once(self, compute: Callable[[], T], *key: object) -> T:
         """Return the value of this key, computed at its first use."""
-        key = tuple(tuple(part.items()) if isinstance(part, Mapping) else part for part in key)
+        key = tuple(tuple(part.items()) if isinstance(part, dict) else part for part in key)
         if key not in self._values:
             self._values[key] = compute()
         value: T = self._values[key]
@@ -66,6 +66,10 @@ class Shared:
         """Return the settings of a preflight of the workload of the request in this framework."""
         workload = self.workload(request, framework)
         return self.once(lambda: trials.settings(workload), "trial", workload.name, workload.framework, request.home)
+
+    def lanes(self, request: Request) -> tuple[str, ...]:
+        """Return the lanes of this machine as the settings of the request's queue name them."""
+        return self.once(lambda: gpus.lanes_here(request), "lanes", request.home)
 
     def check_program(self, program: str, common: JobSpec) -> None:
         """Raise UsageError when there is no such program."""
@@ -277,7 +281,8 @@ def _command_cells(request: Request, shared: Shared) -> Iterator[JobSpec]:
     def fill(word: str, cell: Mapping[str, str]) -> str:
         return grid.fill(word, cell if has_values else {}, *searched)
 
-    device = gpus.device_of_command(request)
+    takes_gpus = request.gpus is not None and request.on is None  # where GPUs are lanes; else it may use any device
+    device = "cuda" if takes_gpus and gpus.are_lanes(shared.lanes(request)) else None
     cells = [
         common.changed(
             name=request.name or _command_name(request.argv),

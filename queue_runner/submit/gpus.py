@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from queue_runner import config_file, lanes
@@ -33,12 +34,9 @@ def lanes_here(request: Request) -> tuple[str, ...]:
     return lanes.parse(config_file.load(environment_axis.home(request).config).lanes)
 
 
-def device_of_command(request: Request) -> str | None:
-    """Return the device of a command that does not name one: with --gpus, where GPUs are lanes, it takes these; else
-    None, as it may use any."""
-    if request.gpus is None or request.on is not None:
-        return None
-    return "cuda" if any(name == lanes.AUTO or lanes.kind(name) == "cuda" for name in lanes_here(request)) else None
+def are_lanes(names: Iterable[str]) -> bool:
+    """Return whether GPUs are among these lanes of the settings."""
+    return any(name == lanes.AUTO or lanes.kind(name) == "cuda" for name in names)
 
 
 def refuse(spec: JobSpec, workload: Workload | None, *, here: bool) -> None:

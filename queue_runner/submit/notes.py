@@ -6,6 +6,7 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 from queue_runner import units
@@ -13,15 +14,16 @@ from queue_runner.host import protected
 from queue_runner.host.once_a_day import RepeatedNote
 from queue_runner.model import parse_selector
 from queue_runner.spec import JobSpec
-from queue_runner.submit import expand, gpus, interpreter, launchers
+from queue_runner.submit import expand, interpreter, launchers
 from queue_runner.submit.submit_options import Request
 
 Cells = Sequence[JobSpec]
 
 
-def notes(request: Request, cells: Cells) -> list[str]:
+def notes(request: Request, cells: Cells, shared: expand.Shared) -> list[str]:
     """Return the notes on a request with these cells."""
-    return [note for check in _CHECKS for note in check(request, cells)]
+    checks = (partial(_lane_of_command, shared), *_CHECKS)
+    return [note for check in checks for note in check(request, cells)]
 
 
 def _is_elsewhere(cells: Cells) -> bool:
@@ -49,8 +51,8 @@ def _missing_parser(request: Request, cells: Cells) -> Iterator[str]:
         )
 
 
-def _lane_of_command(request: Request, cells: Cells) -> Iterator[str]:
-    if request.workload or request.device or request.on or not gpus.lanes_here(request):
+def _lane_of_command(shared: expand.Shared, request: Request, cells: Cells) -> Iterator[str]:
+    if request.workload or request.device or request.on or not shared.lanes(request):
         return
     if any(spec.device is None for spec in cells):
         yield RepeatedNote(
@@ -78,10 +80,9 @@ def _folder_in_command(request: Request, cells: Cells) -> Iterator[str]:
     """Yield the job's folder if a command names it other than in a file path, which a copy has too."""
     if request.workload or request.snapshot == "off":
         return
-    folder = str(expand.folder(request))
-    paths = [word if word.startswith("/") else word.partition("=")[2] for word in request.argv]
-    is_file = map(os.path.isfile, paths)  # Path.is_file raises for a word that is longer than a path may be
-    if any(folder in word and not file for word, file in zip(request.argv, is_file, strict=True)):
+    folder = cells[0].cwd
+    named = [word if word.startswith("/") else word.partition("=")[2] for word in request.argv if folder in word]
+    if not all(map(os.path.isfile, named)):  # Path.is_file raises for a word that is longer than a path may be
         yield f"the command names {folder}, so it reads that folder, not the copy of the code"
 
 
@@ -128,8 +129,9 @@ def _missing_script(request: Request, cells: Cells) -> Iterator[str]:
     if request.prepare or _is_elsewhere(cells):  # the script may be made, or lie there
         return
     for spec in cells:
-        program, script = Path(spec.argv[0] if spec.argv else "").name, next(iter(spec.argv[1:]), "")
-        if interpreter.PYTHON.fullmatch(program) and script.endswith(".py") and not Path(spec.cwd, script).exists():
+        program, script = (*spec.argv[:2], "", "")[:2]
+        is_script = script.endswith(".py") and interpreter.PYTHON.fullmatch(program.rpartition("/")[2])
+        if is_script and not Path(spec.cwd, script).exists():
             yield f"there is no {script} in {spec.cwd}: its runs fail unless it is there when they start"
             return
 
@@ -152,7 +154,6 @@ _CHECKS = (
     _missing_mps,
     _endless_search,
     _missing_parser,
-    _lane_of_command,
     _modes_without_graphs,
     _removed_flags,
     _folder_in_command,

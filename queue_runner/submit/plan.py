@@ -96,7 +96,7 @@ def plan(request: Request, shared: expand.Shared | None = None, *, alone: bool =
         request.title,
         seed,
         tuple(NewJob(spec, request.repeats, terms) for spec in specs),
-        tuple(notes.notes(request, specs)),
+        tuple(notes.notes(request, specs, shared)),
         after,
         aim=aim(request),
     )
