@@ -94,7 +94,7 @@ def test_root_installs_missing_packages_and_a_user_gets_the_command(
     lines = capfd.readouterr().out.splitlines()
     remote = ["slurmctld", "munged", "sshd"]
     assert [line.split()[0] for line in lines] == ["g++", "zsh", "fish", *remote, "chromium", "systemd-analyze", "venv"]
-    assert lines[0].endswith("to install it: apt-get install g++") and not (bare / "apt-get.log").exists()
+    assert lines[0].endswith("apt-get install g++") and not (bare / "apt-get.log").exists()
 
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     assert system_packages.main() == 0
@@ -119,7 +119,7 @@ def test_one_package_that_fails_does_not_stop_the_others(
     program(bare / "apt-get", RECORDS.format(code=100, policy=system_packages.POLICY))
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     assert system_packages.main() == 0
-    assert "fish could not be installed: apt-get install fish" in capfd.readouterr().out
+    assert "apt-get install fish" in capfd.readouterr().out
     assert any("recommends fish " in line for line in (bare / "apt-get.log").read_text().splitlines())
 
 

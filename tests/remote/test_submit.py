@@ -131,7 +131,7 @@ def test_a_batch_script_sets_up_its_shell_and_wraps_the_interpreter(tmp_path: Pa
     assert (done.returncode, done.stdout) == (7, "b python3 module\n")
     script.write_text(commands.batch_script(replace(profile, setup="false"), "module"))
     done = subprocess.run(["bash", script], capture_output=True, text=True, check=False)
-    assert done.returncode == 1 and done.stdout == "" and "setup of [on.a100] failed" in done.stderr
+    assert done.returncode == 1 and done.stdout == "" and "[on.a100] failed" in done.stderr
 
 
 def on_a_box(home: Path, monkeypatch: pytest.MonkeyPatch, **said: Any) -> JobSpec:

@@ -171,7 +171,7 @@ def test_a_backup_that_fails_is_said_once_and_tried_again(queue: Layout) -> None
         clock.make()
         assert not clock.is_due()
         clock.now += TRY_AGAIN_S
-    assert len(clock.said) == 1 and clock.said[0].startswith("no backup: the database is damaged")
+    assert len(clock.said) == 1 and "database is damaged" in clock.said[0]
 
 
 def test_what_cannot_be_restored(queue: Layout, tmp_path: Path) -> None:

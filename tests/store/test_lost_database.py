@@ -79,7 +79,7 @@ def test_nothing_is_begun_where_a_queue_was(queue: Queue, mpsq: Cli, how: str) -
     ):  # fmt: skip
         ran = mpsq(*command.split())
         assert ran.code == DamageError.exit_code and str(queue.layout.db) in ran.err, (command, ran)
-        assert "1 run" in ran.err and f"mpsq db restore restores the newest backup, {saved.name}" in ran.err, command
+        assert "1 run" in ran.err and "db restore" in ran.err and saved.name in ran.err, command
     for command in ("help", "submit --help", "config list", "db path", "completion bash"):
         assert mpsq(*command.split()).code == 0, command
     with pytest.raises(DamageError):
@@ -94,10 +94,10 @@ def test_nothing_is_begun_where_a_queue_was(queue: Queue, mpsq: Cli, how: str) -
 def test_a_new_queue_continues_above_the_old_one(queue: Queue, mpsq: Cli) -> None:
     train(queue, 3)
     lose(queue.layout, "gone")
-    assert "db restore --new starts a new queue" in mpsq("list").err
+    assert "db restore --new" in mpsq("list").err
     assert mpsq("db", "restore", "--new", "x.db").code == 2
     ran = mpsq.ok("db", "restore", "--new")
-    assert "new and empty" in ran.out and "the old runs were moved to" in ran.err
+    assert "new and empty" in ran.out and "runs were moved" in ran.err
     assert mpsq.ok("submit", "--", "true").out.startswith("g4: 1 job, 1 run queued (4.1)")
     kept = sorted(queue.layout.set_aside.glob("*/out/checkpoint"))
     assert len(kept) == 3 and {path.read_text() for path in kept} == {"precious\n"}
@@ -127,7 +127,7 @@ def test_a_folder_in_which_another_run_was_is_moved_aside(queue: Queue) -> None:
         (kept,) = queue.layout.set_aside.glob(f"{job}.1-*")
         assert (kept / left).read_text() == "precious"
     assert {row["outcome"] for row in queue.rows()} == {"SUCCEEDED"}
-    assert "which is moved to" in queue.log()
+    assert "is moved to" in queue.log()
 
 
 def test_a_worker_refuses_a_damaged_database(queue: Queue) -> None:
@@ -142,7 +142,7 @@ def test_a_worker_refuses_a_damaged_database(queue: Queue) -> None:
         file.write(os.urandom(page_size))
     worker = queue.worker("", "--until-idle")
     assert worker.wait() == DamageError.exit_code
-    assert "the database is damaged" in queue.log() and not queue.written()
+    assert "database is damaged" in queue.log() and not queue.written()
     queue.layout.db.unlink()
 
 
@@ -161,7 +161,7 @@ def test_what_a_worker_has_stored_outlives_its_database(queue: Queue, mpsq: Cli,
             path.unlink()
     assert worker.wait() == DamageError.exit_code, queue.log()
     (saved,) = backup.stored(queue.layout.backups)
-    assert f"its content is saved as {saved}" in queue.log() and not queue.written()
+    assert f"saved as {saved}" in queue.log() and not queue.written()
     assert queue.layout.db.exists() == (how == "replaced")
     (queue.folder / "go").touch()
     until(lambda: not locks.is_held(queue.layout.run_dir("1.1") / "warden.lock"), "the end of the first run")
@@ -212,7 +212,7 @@ def test_a_worker_that_stops_begins_no_database(queue: Queue) -> None:
 def test_only_runs_and_backups_tell_of_a_lost_queue(layout: Layout, mpsq: Cli) -> None:
     """A Mac's Finder leaves .DS_Store in every folder it has shown, a killed backup a partial copy."""
     lose(layout, "gone")
-    assert "there is no queue here yet" in mpsq("db", "backup").err
+    assert "no queue here" in mpsq("db", "backup").err
     assert not list(layout.backups.glob("*"))
     for path in (layout.runs / ".DS_Store", layout.backups / ".DS_Store", layout.backups / ".partial-x"):
         path.touch()

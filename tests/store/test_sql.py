@@ -148,7 +148,7 @@ def test_the_command(layout: Layout, mpsq: Cli) -> None:
         "rows": [{"run": "1.1", "median_s": 0.02}],
         "cut": "1 row",
     }
-    assert "there are more rows: only the first 1 row" in said.err
+    assert "the first 1 row" in said.err
     assert json.loads(mpsq.ok("db", "sql", "SELECT 9e999 AS x", "--json").out)["rows"] == [{"x": "inf"}]
     ran = mpsq.ok("db", "sql", "SELECT run FROM v_run WHERE 0")
     assert (ran.out, ran.err) == ("", "no rows\n")
