@@ -42,15 +42,15 @@ def test_the_grid_of_this_machine(home: Path, mpsq: Cli, machine: Machine) -> No
     machine("cpu", "mps")
     ran = mpsq.ok("bench", "toy", "--detach", "--json")
     assert len(ran.json()["jobs"]) == 4 and len(ran.json()["runs"]) == 12
-    assert "toy: mps, compiled, tiny  3 x, not known yet" in ran.err
-    assert "12 runs: not known yet: these 12 runs have no history" in ran.err
+    assert "mps, compiled, tiny  3 x" in ran.err
+    assert "12 runs: not known" in ran.err and "no history" in ran.err
 
 
 def test_an_interpreter_without_torch_is_named(mpsq: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     """`pip install mpsq` brings no torch."""
     monkeypatch.setattr(torch_probe, "probe", lambda _: torch_probe.Torch(trouble="No module named 'torch'"))
     ran = mpsq("bench", "toy")
-    assert ran.code == 2 and "has no usable torch: No module" in ran.err and "pip install torch" in ran.err
+    assert ran.code == 2 and "torch: No module" in ran.err and "pip install torch" in ran.err
 
 
 def test_what_is_said_replaces_the_preset(home: Path, mpsq: Cli, machine: Machine) -> None:
@@ -62,7 +62,7 @@ def test_what_is_said_replaces_the_preset(home: Path, mpsq: Cli, machine: Machin
     ]
     assert "eager only: no g++" in ran.err and not home.exists()
     machine()
-    assert "no device works on this machine" in mpsq("bench", "toy").err
+    assert "no device works" in mpsq("bench", "toy").err
     assert mpsq.ok("bench", "toy", "--device", "cpu", "--dry-run", "--json").json()["order"]
     ran = mpsq.ok("bench", "toy", "--framework", "mlx", "--dry-run", "--json")
     assert {cell["device"] for cell in ran.json()["cells"]} == {"auto"} and "mlx" in ran.err
@@ -87,7 +87,7 @@ def test_beside_cuda_the_cpu_is_left_out(home: Path, mpsq: Cli, machine: Machine
     machine("cpu", "cuda", compiles=False)
     ran = mpsq.ok("bench", "toy", "--dry-run", "--json")
     assert [cell["device"] for cell in ran.json()["cells"]] == ["cuda"]
-    assert "--device cpu,cuda includes it" in " ".join(ran.err.split())
+    assert "--device cpu,cuda" in " ".join(ran.err.split())
     ran = mpsq.ok("bench", "toy", "--device", "cpu,cuda", "--dry-run", "--json")
     assert [cell["device"] for cell in ran.json()["cells"]] == ["cpu", "cuda"]
 
@@ -114,7 +114,7 @@ def test_environments_and_switches_are_asked_where_they_mean_something(
 def test_held_runs_are_not_waited_for(home: Path, mpsq: Cli, machine: Machine) -> None:
     machine("cpu", compiles=False)
     refused = mpsq("bench", "toy", "--hold")
-    assert refused.code == 2 and "bench --hold would wait forever" in refused.err and "bench --detach" in refused.err
+    assert refused.code == 2 and "wait forever" in refused.err and "bench --detach" in refused.err
     assert mpsq.ok("bench", "toy", "--hold", "--dry-run", "--json").json()["order"]
     assert mpsq.ok("bench", "toy", "--hold", "--detach").out
 
@@ -141,9 +141,9 @@ def test_a_terminal_is_asked_first(
 
 def test_a_forecast_says_how_sure_it_is() -> None:
     sure = Forecast((60.0,), 240.0, 0, 0, 0.0, 4).sentence(1e6)
-    assert sure.startswith("4 runs: about 4 min 00 s, done at ") and ";" not in sure
+    assert sure.startswith("4 runs: about 4 min 00 s") and "done at" in sure and ";" not in sure
     behind = Forecast((60.0,), 240.0, 0, 0, 0.0, 4, waits_sure=False).sentence(1e6)
-    assert behind.startswith("4 runs: at least 4 min 00 s")
+    assert "at least 4 min" in behind
     half = Forecast((60.0, None), 120.0, 2, 1, 30.0, 4).sentence(1e6)
-    assert half.startswith("4 runs: at least 2 min 00 s, done after ")
-    assert "earlier runs first take 30.0 s; 2 of 4 runs have no history; 1 of 4 estimated from" in half
+    facts = "at least 2 min", "done after", "take 30.0 s", "2 of 4 runs", "no history", "1 of 4 estimated"
+    assert all(fact in half for fact in facts), half

@@ -67,19 +67,20 @@ def test_the_patch_is_raw_in_a_pipe_and_harmless_on_a_terminal(
 def test_where_there_is_no_patch_it_says_why(mpsq: Cli, code: Path, tmp_path: Path) -> None:
     (code / "train.py").write_text("print(1)\n")
     mpsq.ok("submit", "--cwd", code, "--", "true")
-    assert mpsq.ok("show", "1", "--diff").err.endswith("on main, without changes\n")
+    assert mpsq.ok("show", "1", "--diff").err.endswith("without changes\n")
     mpsq.ok("submit", "--", "true")
-    assert mpsq.ok("show", "2", "--diff").err == "job 2: its code was not in a repository, so there is no patch\n"
+    told = mpsq.ok("show", "2", "--diff").err
+    assert told.startswith("job 2: ") and "not in a repository" in told
     mpsq.ok("submit", "--snapshot", "copy", "--", "true", "--cwd", tmp_path)
     assert "not in a repository" in mpsq.ok("show", "3", "--diff").err
     young = tmp_path / "young"
     young.mkdir()
     subprocess.run(["git", "-C", str(young), "init", "-q"], check=True)
     mpsq.ok("submit", "--cwd", young, "--", "true")
-    assert mpsq.ok("show", "4", "--diff").err == "job 4: there was no commit, so there is no patch\n"
+    assert "no commit" in mpsq.ok("show", "4", "--diff").err
     (code / "train.py").write_text("".join(f"x = {number**7}\n" for number in range(150_000)))
     mpsq.ok("submit", "--cwd", code, "--", "true")
-    assert "a patch that was too large to be stored" in mpsq.ok("show", "5", "--diff").err
+    assert "too large" in mpsq.ok("show", "5", "--diff").err
 
 
 def test_what_show_tells_of_the_code(mpsq: Cli, code: Path) -> None:
@@ -90,8 +91,8 @@ def test_what_show_tells_of_the_code(mpsq: Cli, code: Path) -> None:
     about = run["runs"][0]["code"]
     assert about["copied"] and about["left_out"] == {".env": "may hold a secret"} and about["git_branch"] == "main"
     text = mpsq.ok("show", "1").out
-    assert "with changes on branch main; snapshot" in text and "left out: .env (may hold a secret)" in text
-    assert "runs in      a copy of the code as submitted" in text
+    facts = "with changes", "branch main; snapshot", "left out: .env", "runs in      a copy"
+    assert all(fact in text for fact in facts), text
 
 
 @pytest.mark.parametrize(
@@ -141,27 +142,27 @@ def test_rerun_of_a_workload_whatever_became_of_the_workloads(mpsq: Cli, layout:
     assert first["argv"] == second["argv"] and second["rerun_of"] == 1
     shutil.rmtree(layout.snapshots)
     ran = mpsq("rerun", "1")
-    assert ran.code == 1 and "job 1 cannot be rerun" in ran.err and "hint: submit it again" in ran.err
+    assert ran.code == 1 and "job 1 cannot" in ran.err and "submit it again" in ran.err
 
 
 def test_rerun_says_what_it_cannot_do(mpsq: Cli, layout: Layout, code: Path, tmp_path: Path) -> None:
     (tmp_path / "log").write_text("iter 0: loss 4.2874, time 2000.00ms, mfu -100.00%\n")
     mpsq.ok("import", tmp_path / "log", "--set", "device=mps")
-    assert "was imported: it never ran here" in mpsq("rerun", "1").err
+    assert "was imported" in mpsq("rerun", "1").err
     mpsq.ok("submit", "--snapshot", "off", "--", "true")
     assert mpsq.ok("rerun", "2").out.startswith("g3: 1 job, 1 run queued (3.1)")
     (code / "train.py").write_text("print(1)\n")
     mpsq.ok("submit", "--cwd", code, "--", "true")
     (code / "train.py").write_text("other")
     ran = mpsq.ok("rerun", "4")
-    assert "it will run in a copy of the code as submitted, because train.py changed" in ran.err
+    assert "in a copy" in ran.err and "train.py changed" in ran.err
     assert "in a copy" not in mpsq.ok("rerun", "4", "--snapshot", "off").err
     assert "whatever changes there" in mpsq.ok("show", "6").out
     for content in layout.snapshots.glob("*/content-*"):
         content.unlink()
     ran = mpsq("rerun", "4")
-    assert ran.code == 1 and "train.py changed; its stored code is gone" in ran.err and "--snapshot off" in ran.err
+    assert ran.code == 1 and "train.py changed" in ran.err and "code is gone" in ran.err and "--snapshot off" in ran.err
     ran = mpsq("submit", "--allow-changed", "--", "true")
-    assert ran.code == 2 and "--allow-changed was removed" in ran.err and "--snapshot off" in ran.err
+    assert ran.code == 2 and "was removed" in ran.err and "--snapshot off" in ran.err
     for wrong in (["rerun", "99"], ["rerun", "4", "--repeats", "0"], ["rerun", "4", "--snapshot", "no"], ["rerun"]):
         assert mpsq(*wrong).code == 2

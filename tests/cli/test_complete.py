@@ -165,7 +165,8 @@ def test_nothing_is_said_where_there_is_nothing_to_say(
         complete.main(["fish", line])
         assert capfd.readouterr().out in ("", "words\n")
     complete.main(["fish", "mpsq report dev"])
-    assert capfd.readouterr() == ("words\ndevices\tcompare devices and modes: speed, cost, losses, speedups wi…\n", "")
+    out, err = capfd.readouterr()
+    assert out.startswith("words\ndevices\tcompare ") and (out.count("\n"), err) == (2, "")
     assert sorted(home.rglob("*")) == before
 
 

@@ -119,18 +119,18 @@ def test_usage(mpsq: Cli, arguments: list[str], said: str) -> None:
 
 @pytest.mark.parametrize("command", ["status", "list", "show", "why", "logs", "wait", "report"])
 def test_no_queue_yet(mpsq: Cli, command: str) -> None:
-    assert "there is no queue here yet" in fails(mpsq, 1, command)
+    assert "no queue here" in fails(mpsq, 1, command)
 
 
 @pytest.mark.parametrize("verb", ["cancel", "pause", "resume", "retry", "rerun", "edit"])
 def test_no_queue_to_change_yet(mpsq: Cli, home: Path, verb: str) -> None:
     more = {"edit": ["--top"]}.get(verb, [])
-    assert "there is no queue here yet" in fails(mpsq, 1, verb, "1", *more)
+    assert "no queue here" in fails(mpsq, 1, verb, "1", *more)
     assert not home.exists()
 
 
 def test_who_begins_with_a_pause_gets_a_queue_that_is_paused(mpsq: Cli) -> None:
-    assert mpsq.ok("pause").out == "the queue is paused\n"
+    assert mpsq.ok("pause", "--json").json()["changed"] is True
     assert "paused" in mpsq.ok("status").out
 
 
@@ -154,13 +154,13 @@ def test_names_that_nothing_has(mpsq: Cli, home: Path, text: str) -> None:
 
 def test_a_log_that_is_not_there_yet(mpsq: Cli, home: Path) -> None:
     full_queue(home)
-    assert "run 5.1 has not started" in fails(mpsq, 1, "logs", "5")
+    assert "5.1 has not started" in fails(mpsq, 1, "logs", "5")
 
 
 def test_relative_home(mpsq: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MPSQ_HOME", "var")
     for arguments in (["status"], ["submit", "toy"], ["db", "path"]):
-        assert 'MPSQ_HOME is a relative path: "var"' in fails(mpsq, 1, *arguments)
+        assert 'relative path: "var"' in fails(mpsq, 1, *arguments)
 
 
 def test_a_folder_that_was_deleted(mpsq: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,7 +169,7 @@ def test_a_folder_that_was_deleted(mpsq: Cli, tmp_path: Path, monkeypatch: pytes
     monkeypatch.chdir(gone)
     gone.rmdir()
     for arguments in (["submit", "toy"], ["submit", "--cwd", ".", "--", "true"]):
-        assert "the current folder was deleted" in fails(mpsq, 2, *arguments)
+        assert "folder was deleted" in fails(mpsq, 2, *arguments)
 
 
 def test_locks_that_cannot_be_used_are_said_before_anything_is_stored(
@@ -183,7 +183,7 @@ def test_locks_that_cannot_be_used_are_said_before_anything_is_stored(
 
 def test_network_home(mpsq: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("queue_runner.host.home.network_kind", lambda *_: "nfs4")
-    assert "network file system (nfs4)" in fails(mpsq, 1, "submit", "toy")
+    assert "(nfs4)" in fails(mpsq, 1, "submit", "toy")
 
 
 def test_home_in_the_way_of_a_file(mpsq: Cli, home: Path) -> None:
@@ -195,7 +195,7 @@ def test_home_in_the_way_of_a_file(mpsq: Cli, home: Path) -> None:
 def test_unwritable_home(mpsq: Cli, home: Path) -> None:
     home.parent.chmod(0o500)
     try:
-        assert "cannot be created: permission denied" in fails(mpsq, 1, "submit", "toy")
+        assert "permission denied" in fails(mpsq, 1, "submit", "toy")
     finally:
         home.parent.chmod(0o700)
 
@@ -218,7 +218,7 @@ def test_newer_schema(mpsq: Cli, home: Path) -> None:
         assert "db upgrade" not in complaint  # it would be refused
     ran = mpsq("db", "check")
     assert ran.code == 4 and "schema 9999" in ran.out
-    assert "hint: use the mpsq that made it" in ran.err  # an upgrade would be refused
+    assert "mpsq that made" in ran.err  # an upgrade would be refused
 
 
 def test_not_a_database(mpsq: Cli, home: Path) -> None:
@@ -235,7 +235,7 @@ def test_a_database_of_somebody_else(mpsq: Cli, home: Path) -> None:
     layout.db.unlink()
     with sqlite3.connect(layout.db) as connection:
         connection.execute("CREATE TABLE t (x)")
-    assert "not made by mpsq" in fails(mpsq, 1, "submit", "toy")
+    assert "not made by" in fails(mpsq, 1, "submit", "toy")
 
 
 def test_broken_settings(mpsq: Cli, home: Path) -> None:

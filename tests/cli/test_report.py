@@ -24,10 +24,10 @@ def mpsq(home: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
 
 def test_default_report_and_its_formats(mpsq: Cli) -> None:
     table, _, step = mpsq.ok("report", "1").out.rpartition("next: ")
-    assert "20.0" in table and step == "mpsq report 1 --explain shows more\n"
+    assert "20.0" in table and step.startswith("mpsq report 1 --explain ")
     for same in (["devices", "1"], ["g1", "--where", "name=ok"]):
         lines, _, step = mpsq.ok("report", *same).out.rpartition("next: ")
-        assert lines == table and step == f"mpsq report {' '.join(same)} --explain shows more\n"
+        assert lines == table and step.startswith(f"mpsq report {' '.join(same)} --explain ")
     rows = list(csv.DictReader(io.StringIO(mpsq.ok("report", "1", "--format", "csv").out)))
     assert len(rows) == 1 and rows[0]["device"] == "cpu"
     assert "|" in mpsq.ok("report", "1", "--format", "md").out
@@ -71,8 +71,8 @@ def test_import(mpsq: Cli, tmp_path: Path) -> None:
     assert (job["kind"], job["device"], job["compile"], job["ok"]) == ("import", "mps", True, True)
     assert "mps" in mpsq.ok("report", "7", "8").out
     again = mpsq("import", tmp_path / "eager.log")
-    assert again.code == 1 and "has already been imported" in again.err
-    assert "its log is the imported file" in mpsq("logs", "7").err
+    assert again.code == 1 and "already been imported" in again.err
+    assert "the imported file" in mpsq("logs", "7").err
     (tmp_path / "other.log").write_text("nothing of interest\n")
     assert mpsq("import", tmp_path / "other.log").code == 2
     assert mpsq("import", tmp_path / "eager.log", "--set", "device=tpu").code == 2
@@ -85,13 +85,13 @@ def test_a_log_that_ends_in_a_traceback_has_not_succeeded(mpsq: Cli, tmp_path: P
     )
     ran = mpsq.ok("import", tmp_path / "failed.log", "--set", "device=cuda", "--json")
     (run,) = ran.json()["runs"]
-    assert (run["outcome"], run["reason"]) == ("LOST", "the log ends in a traceback: ValueError: so it said")
-    assert "ValueError: so it said" in mpsq.ok("show", run["run"]).out
+    assert run["outcome"] == "LOST" and "traceback" in run["reason"] and "so it said" in run["reason"]
+    assert "so it said" in mpsq.ok("show", run["run"]).out
     (row,) = mpsq.ok("report", run["run"], "--json").json()["rows"]
     assert (row["n_valid"], row["compared"]) == (0, False)
     (row,) = mpsq.ok("report", run["run"], "--all", "--json").json()["rows"]
     assert row["compared"]
-    assert "how it ended is unknown" in mpsq.ok("why", run["run"]).out
+    assert "ended is unknown" in mpsq.ok("why", run["run"]).out
 
 
 def test_what_never_ends_is_not_imported(mpsq: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,10 +99,10 @@ def test_what_never_ends_is_not_imported(mpsq: Cli, tmp_path: Path, monkeypatch:
     (tmp_path / "link").symlink_to("fifo")
     for name in ("fifo", "link"):
         ran = mpsq("import", tmp_path / name)
-        assert ran.code == 2 and f"{name} cannot be read: not a regular file" in ran.err
+        assert ran.code == 2 and f"{name} cannot" in ran.err and "regular file" in ran.err
     (tmp_path / "long.log").write_text(LOG.format(0, 9, 20))
     monkeypatch.setattr("queue_runner.control.import_log.MAX_LOG_BYTES", 10)
-    assert "long.log is larger than 10 B" in mpsq("import", tmp_path / "long.log").err
+    assert "larger than 10 B" in mpsq("import", tmp_path / "long.log").err
 
 
 def test_the_list_of_reports_fits_a_terminal(mpsq: Cli) -> None:
@@ -122,13 +122,13 @@ def test_html_is_one_file_that_says_how_it_was_made(mpsq: Cli, tmp_path: Path) -
 def test_html_cannot_be_combined_with_another_output(mpsq: Cli, tmp_path: Path) -> None:
     for other in (["--json"], ["--format", "csv"]):
         ran = mpsq("report", "--html", tmp_path / "out.html", *other)
-        assert ran.code == 2 and "--html cannot be combined" in ran.err
+        assert ran.code == 2 and "--html cannot" in ran.err
     assert not (tmp_path / "out.html").exists()
 
 
 def test_html_into_no_folder_is_a_sentence(mpsq: Cli, tmp_path: Path) -> None:
     missing = mpsq("report", "--html", tmp_path / "missing" / "out.html")
-    assert missing.code == 1 and "cannot be written: No such file or directory" in missing.err
+    assert missing.code == 1 and "No such file" in missing.err
     folder = mpsq("report", "--html", tmp_path)
     assert folder.code == 1 and "cannot be written" in folder.err
 
@@ -140,5 +140,5 @@ def test_a_log_and_its_copy_are_refused_in_one_command(mpsq: Cli, tmp_path: Path
     before = len(mpsq.ok("list", "--json").json()["jobs"])
     for first, second in ((log, copy), (log, log)):
         ran = mpsq("import", first, second)
-        assert ran.code == 2 and f"{first} and {second} are the same log" in ran.err
+        assert ran.code == 2 and f"{first} and {second} are the same" in ran.err
     assert len(mpsq.ok("list", "--json").json()["jobs"]) == before

@@ -66,7 +66,7 @@ def test_it_just_works_where_no_worker_runs(queue: Queue) -> None:
     out, err = (process := run(queue, "--repeats", "2", "--", "sh", "-c", "echo out; echo err >&2")).communicate()
     assert process.returncode == 0, err
     assert out.startswith("out\nout\n") and "real " in out and "err" not in out
-    assert err.count("err\n") == 2 and ": SUCCEEDED" in err and "no worker was running: started process" in err
+    assert err.count("err\n") == 2 and ": SUCCEEDED" in err and "started process" in err
     assert queue.written() == ["before"] and queue.rows()[0]["job_id"] == before
     until(lambda: not locks.is_held(locks.worker_lock_path(queue.layout.home)), "the end of its worker")
     assert len(workers(queue)) == 1
@@ -74,7 +74,7 @@ def test_it_just_works_where_no_worker_runs(queue: Queue) -> None:
 
 def test_a_failure_is_exit_3_and_json_is_one_object(queue: Queue) -> None:
     out, err = (process := run(queue, "--json", "--", "sh", "-c", "echo out; exit 7")).communicate()
-    assert process.returncode == 3 and "out\n" in err and "error: the run did not succeed" in err
+    assert process.returncode == 3 and "out\n" in err and "did not succeed" in err
     said = json.loads(out)
     Draft202012Validator(schemas()["mpsq.run/1"]).validate(said)
     assert (said["schema"], said["ok"], said["runs"][0]["exit_code"]) == ("mpsq.run/1", False, 7)
@@ -95,7 +95,7 @@ def test_ctrl_c_ends_the_jobs(queue: Queue) -> None:
     assert process.stdout.readline() == "begun\n"
     process.send_signal(signal.SIGINT)
     _, err = process.communicate()
-    assert process.returncode == 130 and "press Ctrl-C again to leave at once" in err, err
+    assert process.returncode == 130 and "press Ctrl-C again" in err, err
     assert [row["outcome"] for row in queue.rows()] == ["CANCELLED", "CANCELLED"]
     assert "Traceback" not in err
 
@@ -168,7 +168,7 @@ def test_what_runs_is_not_nice_because_its_follower_is(queue: Queue) -> None:
     out, err = process.communicate()
     assert process.returncode == 0, err
     assert [first, out.splitlines(keepends=True)[0]] == [f"nice {os.nice(0)}\n"] * 2
-    assert err.count("no worker was running: started process") == 2
+    assert err.count("started process") == 2
 
 
 def test_ctrl_c_shows_the_last_words_of_a_job(queue: Queue) -> None:
@@ -209,7 +209,7 @@ def test_a_reader_that_leaves_lets_the_jobs_go_on(queue: Queue) -> None:
     process.stdout.close()
     assert process.wait() == 141  # while the job says nothing
     err = process.stderr.read()
-    assert "the jobs continue: mpsq logs -f g1" in err and "Traceback" not in err
+    assert "mpsq logs -f g1" in err and "Traceback" not in err
     (queue.folder / "go").touch()
     assert queue.done()[0]["outcome"] == "SUCCEEDED"
 
@@ -218,9 +218,8 @@ def test_what_never_starts_has_an_end_and_no_beginning(queue: Queue) -> None:
     failed = queue.submit("exit 1")
     _, err = (process := run(queue, "--after", str(failed), "--", "true")).communicate()
     assert process.returncode == 3, err
-    assert [line for line in err.splitlines() if line.startswith("--- ")] == [
-        f"--- run 2.1: SKIPPED(dependency): job {failed} did not succeed"
-    ]
+    (line,) = [line for line in err.splitlines() if line.startswith("--- ")]
+    assert f"2.1: SKIPPED(dependency): job {failed} " in line
 
 
 def test_a_number_in_the_output_is_an_answer(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -269,7 +268,7 @@ def test_a_pipe_gets_a_line_for_each_round_and_no_output_of_runs(queue: Queue) -
     assert "slower" in lines[-1] and "out" not in output.splitlines()
     output, messages = run(queue, "-v", *ROUNDS).communicate(timeout=110)
     assert output.splitlines().count("out") >= 6
-    assert re.search(r"^--- round \d+ of at most 20", messages, re.MULTILINE) and " runs ended" not in messages
+    assert re.search(r"^--- round \d+ .*most 20", messages, re.MULTILINE) and " runs ended" not in messages
 
 
 def test_a_wait_for_a_quiet_machine_has_a_reason_and_an_end(queue: Queue) -> None:
@@ -280,7 +279,7 @@ def test_a_wait_for_a_quiet_machine_has_a_reason_and_an_end(queue: Queue) -> Non
     finally:
         busy.kill()
         busy.wait()
-    assert "run 1.1 waits up to 1.00 s for a quiet machine: other" in messages
+    assert "run 1.1 waits" in messages and "up to 1.00 s" in messages and "quiet machine: other" in messages
     assert "starting anyway after" in messages and "--- run 1.1: SUCCEEDED after" in messages
 
 
@@ -335,7 +334,7 @@ def test_quoted_commands_are_rows(queue: Queue) -> None:
     process = run(queue, "--no-gate", "sleep 0.01", "echo a | cat; sleep 0.1")
     output, messages = process.communicate(timeout=110)
     assert process.returncode == 0, messages
-    assert "echo a | cat; sleep 0.1 is " in " ".join(output.split()) and "slower than sleep 0.01" in output
+    assert "cat; sleep 0.1 is " in " ".join(output.split()) and "slower than sleep 0.01" in output
     assert {row["name"] for row in queue.rows()} == {"sleep 0.01", "echo a | cat; sleep 0.1"}
     with reading(queue.layout.db) as connection:
         listed = listing.job_table(listing.jobs(connection, listing.Filter()))

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from queue_runner.client import Client
+from queue_runner.control.cancellation import CancelResult
 from queue_runner.errors import WaitTimeout
 from queue_runner.host import locks
 from queue_runner.host.run_dir import RunDir
@@ -49,7 +50,7 @@ def test_a_value_out_of_range_is_refused(layout: Layout, mpsq: Cli, tmp_path: Pa
     file = tmp_path / "jobs" / "toy_torch.py"
     file.write_text(file.read_text().replace('"unit": "iterations",', '"unit": "iterations", "least": 1,'))
     ran = mpsq("submit", "toy", "--set", "max_iters=5,0")
-    assert ran.code == 2 and "max_iters=0: it cannot be less than 1" in ran.err
+    assert ran.code == 2 and "max_iters=0" in ran.err and "less than 1" in ran.err
 
 
 @pytest.mark.parametrize(
@@ -83,7 +84,7 @@ def test_a_grid_is_one_group_in_a_seeded_order(layout: Layout, mpsq: Cli) -> Non
     ]
     ran = mpsq.ok("submit", *grid)
     assert ran.out.startswith("g1: 8 jobs, 24 runs queued (")
-    assert "no worker runs this queue" in ran.err and "mpsq service install" in ran.err
+    assert "no worker runs" in ran.err and "mpsq service install" in ran.err
     again = mpsq.ok("submit", *grid, "--json").json()
     assert (again["group"], again["jobs"], len(again["runs"]), again["seed"]) == (2, [*range(9, 17)], 24, 5)
     with reading(layout.db) as connection:
@@ -136,8 +137,8 @@ def test_a_workload_runs_from_its_snapshot(layout: Layout, mpsq: Cli) -> None:
 def test_dry_run_stores_nothing(home: Path, mpsq: Cli) -> None:
     asked = ["submit", "toy", "--device", "cpu,cuda", "--repeats", "2", "--order-seed", "1", "--dry-run"]
     ran = mpsq.ok(*asked)
-    assert "row 2: toy: cuda, eager, tiny" in ran.out and "--device cuda" in ran.out
-    assert "order of the runs (row.round; seed 1):" in ran.out and "nothing was stored" in ran.err
+    assert "row 2: toy: cuda" in ran.out and "--device cuda" in ran.out
+    assert "seed 1)" in ran.out and "nothing was stored" in ran.err
     plan = mpsq.ok(*asked, "--json").json()
     assert sorted((turn["cell"], turn["repeat"]) for turn in plan["order"]) == [(0, 1), (0, 2), (1, 1), (1, 2)]
     assert not home.exists()
@@ -156,24 +157,21 @@ def test_the_title_keeps_no_secret(layout: Layout, mpsq: Cli) -> None:
 def test_cancel_of_what_waits_and_what_has_ended(queue: Layout, mpsq: Cli) -> None:
     ran = mpsq.ok("cancel", "g2", "1", "2")
     assert "2 runs (5.1 ... 6.1) cancelled" in ran.out
-    assert "2 runs (1.1 ... 1.2) had already ended (SUCCEEDED)" in ran.out
-    assert "run 2.1 had already ended (FAILED)" in ran.out
-    assert "it was cancelled: cancelled before it started" in mpsq.ok("why", "5").out
+    facts = "(1.1 ... 1.2) had already", "(SUCCEEDED)", "run 2.1 had already", "(FAILED)"
+    assert all(fact in ran.out for fact in facts), ran.out
+    assert "before it started" in mpsq.ok("why", "5").out
 
 
 def test_cancel_without_a_worker_leaves_the_request_for_the_warden(queue: Layout, mpsq: Cli) -> None:
     ran = mpsq.ok("cancel", "4", "--grace", "0")
-    assert "run 4.1 will be cancelled when a worker starts" in ran.out and "no worker runs this queue" in ran.err
+    assert "when a worker starts" in ran.out and "no worker runs" in ran.err
     assert "(grace 0 s)" in RunDir(queue.run_dir("4.1")).cancel.read_text()
     with reading(queue.db) as connection:
         row = connection.execute("SELECT cancel_requested_at, state FROM v_run WHERE run = '4.1'").fetchone()
     assert row["cancel_requested_at"] and row["state"] == "RUNNING"
     assert "cancellation was requested" in mpsq.ok("status").out
     (queue.run_dir("4.1") / "warden" / "exit.json").write_text('{"v": 1, "exit_code": 0}')
-    assert (
-        mpsq.ok("cancel", "4", "--json").json()["runs"][0]["result"]
-        == "has ended, but no worker is running to record it"
-    )
+    assert mpsq.ok("cancel", "4", "--json").json()["runs"][0]["result"] == CancelResult.UNRECORDED
 
 
 @pytest.mark.parametrize(
@@ -192,15 +190,15 @@ def test_cancel_tells_the_truth(
 
 
 def test_cancel_without_waiting(queue: Layout, worker: None, mpsq: Cli) -> None:
-    assert "run 4.1 is being cancelled" in mpsq.ok("cancel", "4", "--no-wait").out
+    assert "4.1 is being cancelled" in mpsq.ok("cancel", "4", "--no-wait").out
 
 
 def test_wait_has_three_ends(queue: Layout, mpsq: Cli) -> None:
     assert mpsq.ok("wait", "1").out == "2 of 2 runs succeeded\n"
     ran = mpsq("wait", "1", "2")
-    assert ran.code == 3 and "run 2.1: FAILED(3): ValueError: no data" in ran.out and "mpsq why 2.1" in ran.err
+    assert ran.code == 3 and "run 2.1: FAILED(3): ValueError" in ran.out and "mpsq why 2.1" in ran.err
     ran = mpsq("wait", "4", "--timeout", "50ms")
-    assert ran.code == 124 and "run 4.1 has not ended after 50.0 ms" in ran.err and "no worker runs" in ran.err
+    assert ran.code == 124 and "ended after 50.0 ms" in ran.err and "no worker runs" in ran.err
 
 
 def test_wait_sees_the_end(queue: Layout, worker: None, mpsq: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -250,7 +248,7 @@ def test_config(home: Path, mpsq: Cli) -> None:
     assert mpsq.ok("config", "set", "grace_int_s", "2m").out == "grace_int_s = 120\n"
     listed = mpsq.ok("config", "list")
     assert "120 s" in listed.out
-    assert f"the settings are in {home / 'config.toml'}" in listed.err and max(map(len, listed.out.splitlines())) <= 80
+    assert str(home / "config.toml") in listed.err and max(map(len, listed.out.splitlines())) <= 80
     assert mpsq("config", "set", "keep_awake", "perhaps").code == 2
 
 
@@ -270,29 +268,29 @@ def test_workloads(mpsq: Cli) -> None:
     table = mpsq.ok("workloads").out
     assert "toy" in table and "mlx" in table and "tiny, large" in table
     out = mpsq.ok("workloads", "toy").out
-    assert "max_iters  10 iterations  how long it trains" in out and "tiny: max_iters=5" in out
+    assert "max_iters  10 iterations" in out and "it trains" in out and "tiny: max_iters=5" in out
     assert mpsq.ok("workloads", "toy", "--framework", "mlx", "--json").json()["workload"]["framework"] == "mlx"
 
 
 def test_why_nothing_starts_is_reported_once(layout: Layout, mpsq: Cli) -> None:
-    assert "no worker runs this queue" in mpsq.ok("submit", "--", "true").err
+    assert "no worker runs" in mpsq.ok("submit", "--", "true").err
     assert "no worker runs" not in mpsq.ok("submit", "--", "true").err
     mpsq.ok("pause")
     messages = mpsq.ok("submit", "--", "true").err
-    assert "the queue is paused; mpsq resume continues it\nno worker runs this queue" in messages
-    assert "the queue is paused" in mpsq("wait", "1", "--timeout", "50ms").err
-    with pytest.warns(UserWarning, match="no worker runs this queue|the queue is paused"), pytest.raises(WaitTimeout):
+    assert "paused; mpsq resume" in messages and "no worker runs" in messages
+    assert "queue is paused" in mpsq("wait", "1", "--timeout", "50ms").err
+    with pytest.warns(UserWarning, match="no worker runs|queue is paused"), pytest.raises(WaitTimeout):
         Client(layout.home).wait(1, timeout=0.05)
 
 
 def test_a_name_selects_the_jobs_that_bear_it(queue: Layout, mpsq: Cli) -> None:
-    assert mpsq.ok("why", "failed").out.startswith("run 2.1 has ended: it failed")
+    assert mpsq.ok("why", "failed", "--json").json()["runs"][0]["run"] == "2.1"
     assert mpsq.ok("list", "ok", "--json").json()["jobs"][0]["job"] == 1
     assert mpsq.ok("cancel", "waits1").out == "run 5.1 cancelled\n"
     mpsq.ok("submit", "--after", "waits2:any", "--", "true")
-    assert "job 6 must end first" in mpsq.ok("why", "@last").out
+    assert "job 6 must end" in mpsq.ok("why", "@last").out
     assert "hello from 1.2" in mpsq.ok("logs", "ok").out
-    assert 'no job is named "okk"' in mpsq("show", "okk").err
-    assert mpsq.ok("report", "ok").code == 0 and 'did you mean "devices"' in mpsq("report", "devces").err
+    assert 'named "okk"' in mpsq("show", "okk").err
+    assert mpsq.ok("report", "ok").code == 0 and 'mean "devices"' in mpsq("report", "devces").err
     mpsq.ok("delete", "failed")
     assert mpsq("show", "failed").code == 2

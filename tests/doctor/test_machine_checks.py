@@ -76,13 +76,10 @@ def test_a_quiet_mac(home: Path) -> None:
     found = list(machine_checks.of_machine(Layout(home), ask=mac(), system="darwin", variables={}))
     assert {check.verdict for check in found if check.name != "memory"} == {"ok"}
     told = {check.name: check.finding for check in found}
-    assert told["cores"] == "Apple M1 Max, cores: 8 Performance and 2 Efficiency"
+    assert all(fact in told["cores"] for fact in ("Apple M1 Max", "8 Performance", "2 Efficiency"))
     assert told["memory"].startswith("64 GiB, ") and told["power"] == "mains"
-    assert (told["thermal"], told["gpu use"]) == (
-        "pressure nominal, which proves nothing: a throttled run shows drift",
-        "3% by all programs",
-    )
-    assert told["priority"] == "this terminal has priority 31"
+    assert "pressure nominal" in told["thermal"] and told["gpu use"].startswith("3%")
+    assert "priority 31" in told["priority"]
 
 
 @pytest.mark.parametrize(
@@ -171,12 +168,12 @@ def test_a_card_that_is_hot_and_used(home: Path, tmp_path: Path, monkeypatch: py
     assert found["thermal"].verdict == found["gpu use"].verdict == "warn"
     assert "45%" in found["gpu use"].finding and "88 degrees" in found["thermal"].finding
     monkeypatch.setitem(sys.modules, "pynvml", None)  # not installed
-    assert "pip install nvidia-ml-py" in checks()["gpu use"].fix
+    assert "nvidia-ml-py" in checks()["gpu use"].fix
 
 
 def test_a_container_that_may_use_half_a_core() -> None:
     machine = Machine(cpu="x", cores_logical=8, cores_physical=4, cpu_quota=0.5)
-    assert machine_checks.cores(machine).finding == "x, cores: 4 (8 threads); this container may use 0.5 cores"
+    assert all(fact in machine_checks.cores(machine).finding for fact in ("4 (8 threads)", "0.5 cores"))
 
 
 def test_power_that_nobody_knows() -> None:

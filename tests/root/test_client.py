@@ -76,7 +76,7 @@ def test_runs_are_chosen_as_on_the_command_line(queue: Client) -> None:
     night = queue.report("devices", tag="night", where="device=cpu", include_invalid=True)
     assert {row["workload"] for row in night} <= {"failed", "killed", "ok", "running"}
     assert queue.status().running is not None
-    assert queue.why(2)[0].sentence.startswith("run 2.1 has ended: it failed")
+    assert queue.why(2)[0].run == "2.1" and "it failed" in queue.why(2)[0].sentence
 
 
 def test_order_and_second_tries(queue: Client) -> None:
