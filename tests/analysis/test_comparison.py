@@ -95,7 +95,7 @@ def test_a_baseline_that_is_no_row_or_several_is_an_error_that_says_which_there_
     rows = [row("cpu", 0), row("cpu", 1), row("mps", 0)]
     with pytest.raises(UsageError, match="device=cuda matches none of the rows") as error:
         ask(rows, vs={"device": "cuda"})
-    assert "cpu eager, cpu compiled, mps eager" in error.value.hint
+    assert all(x in error.value.hint for x in ("cpu eager", "cpu compiled", "mps eager"))
     with pytest.raises(UsageError, match="matches 2 rows: cpu eager, cpu compiled") as error:
         ask(rows, vs={"device": "cpu"})
     assert "device=cpu,compile=off" in error.value.hint
@@ -130,7 +130,7 @@ def test_the_default_baseline_is_not_chosen_by_its_time() -> None:
         rows = [row("cuda", median_s=time, optimizer=f"o{k}", job_id=k) for k, time in enumerate(order)]
         (family,) = ask(rows)
         assert family.baseline is not None and family.baseline.median_s == pytest.approx(order[0])
-        assert family.why.startswith("the first eager row submitted")
+        assert family.why.startswith("the first eager")
 
 
 @pytest.mark.parametrize(("text", "margin"), [("1%", 0.01), ("0.5 %", 0.005), ("2", 0.02)])

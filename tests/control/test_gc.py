@@ -68,7 +68,7 @@ def sweep(layout: Layout, *rules: str, now: float = NOW + 7200.0) -> list[str]:
 
 def test_delete_hides_a_job_and_keeps_its_numbers(mpsq: Cli, queue: Layout) -> None:
     ran = mpsq.ok("delete", "1")
-    assert ran.out.startswith("job 1 deleted, the results stay in reports; ")
+    assert ran.out.startswith("job 1 deleted") and "results stay" in ran.out
     assert not queue.run_dir("1.1").exists() and not queue.run_dir("1.2").exists()
     assert [job["job"] for job in mpsq.ok("list", "--json").json()["jobs"]] == [2, 3, 4, 5, 6]
     assert [job["job"] for job in mpsq.ok("list", "--deleted", "--json").json()["jobs"]] == [1]
@@ -79,7 +79,7 @@ def test_delete_hides_a_job_and_keeps_its_numbers(mpsq: Cli, queue: Layout) -> N
     ]
     assert "deleted" in mpsq.ok("show", "1").out and "files were deleted" in mpsq.ok("why", "1").out
     assert mpsq.ok("wait", "1").code == 0
-    assert "deleted with its job" in mpsq("logs", "1").err
+    assert "with its job" in mpsq("logs", "1").err
     assert "job 1 deleted" in mpsq.ok("delete", "1").out  # again: no harm
 
 
@@ -96,7 +96,7 @@ def test_delete_with_results_leaves_no_row(mpsq: Cli, queue: Layout) -> None:
         if "job_id" in columns:
             assert not {id for (id,) in query(queue, f"SELECT job_id FROM {table}")} & {1, 2}, table
     assert query(queue, "PRAGMA foreign_key_check") == []
-    assert "there is no job" in mpsq("delete", "1").err and mpsq("show", "1").code == 2
+    assert "is no job" in mpsq("delete", "1").err and mpsq("show", "1").code == 2
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def test_rules_are_for_ended_jobs_only(queue: Layout) -> None:
     assert RunDir(queue.run_dir("3.1")).stdout.exists() and RunDir(queue.run_dir("4.1")).stdout.exists()
     assert found(queue, "last:1") == [] and not list(queue.runs.glob(".trash*"))
     said = query(queue, "SELECT reason FROM job_events WHERE verb = 'gc' AND job_id = 1")
-    assert len(said) == 2 and "not among the last 1" in said[0][0]
+    assert len(said) == 2 and "the last 1" in said[0][0]
 
 
 def test_a_job_that_waits_for_its_second_repeat_keeps_everything(queue: Layout) -> None:
@@ -294,7 +294,7 @@ def test_a_submit_that_stores_a_snapshot_is_waited_for(queue: Layout, monkeypatc
     monkeypatch.setattr(locks, "_QUESTIONS_LAST_S", 0.0)
     (queue.snapshots / ("b" * 64)).mkdir()
     with locks.share(queue.snapshots_lock), locks.share(queue.snapshots_lock):  # two submit at once
-        assert sweep(queue) == ["snapshots: mpsq submit is running; the next gc checks them"]
+        assert ["submit is running" in stuck for stuck in sweep(queue)] == [True]
     assert sweep(queue) == [] and not list(queue.snapshots.iterdir())
 
 

@@ -71,7 +71,7 @@ def test_by_hand(queue: Queue) -> None:
     queue.done(2)
     with pytest.raises(UsageError, match=r"run 2\.1 left no checkpoint"):
         new_attempts.retry(queue.layout, [parse_selector("2")], resumed=True)
-    assert forked_programs.run("retry", "1", "--resume").stdout == "run 1.2 queued, in place of run 1.1\n"
+    assert forked_programs.run("retry", "1", "--resume").stdout.startswith("run 1.2 queued")
     assert outcomes(queue.done(3)) == ["FAILED", "SUCCEEDED", "FAILED"] and queue.written() == WHOLE
     assert "from a checkpoint of 1.1" in forked_programs.run("show", "1").stdout
 
@@ -86,5 +86,5 @@ def test_a_checkpoint_that_is_gone_ends_the_run_and_holds_nobody(queue: Queue) -
     queue.worker()
     rows = queue.done(4)
     assert outcomes(rows) == ["FAILED", "SPAWN_FAILED", "SUCCEEDED", "SUCCEEDED"]
-    assert rows[1]["reason"].startswith("the checkpoint of run 1.1, which this run needs, was removed")
+    assert all(x in rows[1]["reason"] for x in ("checkpoint of run 1.1", "removed"))
     assert queue.written()[-1] == "last"

@@ -32,7 +32,7 @@ def test_each_mode_is_a_cell_with_its_own_hash_label_and_command_line(tmp_path: 
     assert len({spec.content_hash() for spec in specs}) == 5
     written = [build_argv(spec, tmp_path) for spec in specs]
     assert [words[words.index("--compile") + 1] for words in written] == ["off", "on", *COMPILE_MODES]
-    assert specs[3].label() == "toy tiny cpu fp32 compiled(max-autotune)"
+    assert specs[3].label().endswith(" compiled(max-autotune)")
     assert [JobSpec.from_json(spec.to_json()) for spec in specs] == specs
 
 
@@ -63,7 +63,7 @@ def test_torchs_own_names_are_understood() -> None:
     assert grid.compiles(["max-autotune-no-cudagraphs", "default", "off"]) == ["no-cudagraphs", True, False]
     with pytest.raises(UsageError, match='cannot be "max-autotun"') as refused:
         grid.compiles(["max-autotun"])
-    assert 'did you mean "max-autotune"?' in str(refused.value.hint)
+    assert 'mean "max-autotune"?' in str(refused.value.hint)
 
 
 def test_a_framework_without_modes_refuses_them() -> None:
@@ -83,7 +83,7 @@ def test_a_command_gets_the_mode_where_it_has_compile_in_braces() -> None:
 
 def test_a_mode_that_adds_nothing_on_the_device_is_said_to(tmp_path: Path) -> None:
     notes = plan(requested(workload="toy", device="cpu", compile="on,reduce-overhead")).warnings
-    assert "reduce-overhead on cpu is the same as --compile on: the CUDA graphs it adds need cuda" in notes
+    assert any("reduce-overhead" in note and "CUDA graphs" in note for note in notes)
     assert not any("CUDA graphs" in note for note in plan(requested(workload="toy", device="cpu")).warnings)
 
 

@@ -42,7 +42,7 @@ def test_it_is_no_part_of_the_question(tmp_path: Path) -> None:
 def test_a_note_on_a_long_word_that_names_the_folder(tmp_path: Path) -> None:
     script = f"path='{tmp_path}'; {'true; ' * 1000}"
     notes = plan.plan(requested(argv=("sh", "-c", script), cwd=str(tmp_path))).warnings
-    assert any("reads that folder, not the copy" in note for note in notes)
+    assert any("not the copy" in note for note in notes)
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_a_note_on_a_script_that_is_not_there(tmp_path: Path, argv: tuple[str, .
     (tmp_path / "there.py").touch()
     sets = {"n": ("there", "train")} if "{n}.py" in argv else {}
     notes = plan.plan(requested(argv=argv, cwd=str(tmp_path), sets=sets)).warnings
-    assert any(note.startswith(f"there is no train.py in {tmp_path}: ") for note in notes) is is_noted
+    assert any(f"train.py in {tmp_path}: " in note for note in notes) is is_noted
 
 
 def test_the_remedy_for_an_empty_value_is_accepted() -> None:
@@ -81,6 +81,6 @@ def test_the_remedy_for_an_empty_value_is_accepted() -> None:
 def test_a_note_on_a_warm_up_that_leaves_nothing_to_measure() -> None:
     sets = ("max_iters=10", "warmup_iters=9")
     notes = plan.plan(requested(workload="nanogpt", device="cpu", sets=sets)).warnings
-    assert "max_iters=10 with warmup_iters=9 measures no iteration: set max_iters to 11 or more" in notes
+    assert any("measures no iteration" in note and "max_iters to 11" in note for note in notes)
     notes = plan.plan(requested(workload="nanogpt", device="cpu", sets=("max_iters=11", "warmup_iters=9"))).warnings
     assert not any("measures no iteration" in note for note in notes)

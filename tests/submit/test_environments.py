@@ -211,7 +211,7 @@ def test_an_environment_that_a_schedule_submits_to(
     (layout.workloads / "mine_torch.py").write_text(TOY.replace('"toy"', '"mine"'))
     mpsq.ok("schedule", "add", "0 2 * * *", "--name", "nightly", "--", "mine", *asked)
     refused = mpsq("env", "remove", "new")
-    assert refused.code == 1 and "mpsq schedule remove nightly" in refused.err
+    assert refused.code == 1 and "schedule remove nightly" in refused.err
     with sqlite3.connect(layout.db) as connection:
         connection.execute("UPDATE schedules SET next_at = 1")
     engine = open_engine(layout.db, check=False)
@@ -230,7 +230,7 @@ def test_the_list(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "torch 2.14.0" in out and "half" not in out
     (home / "envs" / "old" / venvs.RECORD).write_text("{")
     broken = Cli(capsys)("env", "list")
-    assert broken.code == 1 and "mpsq env remove old" in broken.err
+    assert broken.code == 1 and "env remove old" in broken.err
     Cli(capsys).ok("env", "remove", "old")
     Cli(capsys).ok("env", "remove", "half")
 
@@ -299,7 +299,7 @@ def test_packages_of_environments_are_named_in_one_sentence(tmp_path: Path) -> N
             store.run("mps", False, 0.1 + at / 10, version=torch, software=software(torch, **packages, same="1"))
     told = words(store.report())
     assert "torch=2.13.0" in told and "torch=2.14.0" in told
-    assert "the rows also differ in filelock, jinja2, networkx and 2 more" in told and "same" not in told
+    assert "filelock, jinja2, networkx" in told and "networkx and 2 more" in told and "same" not in told
 
 
 def test_a_switch_is_a_factor_whichever_way_it_was_set(tmp_path: Path) -> None:
@@ -316,5 +316,5 @@ def test_rows_are_named_by_their_environments(tmp_path: Path) -> None:
         store.run("mps", False, 0.2, version=torch, env_name=name, software=software(torch, numpy="2.0"))
     report = store.report()
     assert {row["label"] for row in report.rows} == {"env=unset", "env=old", "env=new"}
-    assert "the rows also differ in torch" in words(report)
+    assert "differ in torch" in words(report)
     assert len(store.report(group_by="env", vs="env=old").rows) == 3

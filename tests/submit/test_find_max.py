@@ -41,13 +41,13 @@ def test_a_search_of_a_plain_program_ends_with_its_answer(queue: Queue) -> None:
     with read.reading(queue.layout.db) as connection:
         assert not awaiting.look(connection, [parse_selector("g1")]).failed
     assert [attempt.old for attempt in new_attempts.retry(queue.layout, [parse_selector("3")])] == ["3.1"]
-    assert "n 11 is the largest that works; 12 does not" in before
+    assert "n 11 is the largest" in before and "12 does not" in before
 
 
 def test_another_failure_stops_it_and_a_retry_lets_it_go_on(queue: Queue) -> None:
     queue.submit(f"{TRY}; if [ {{n}} = 8 ] && [ ! -e mended ]; then echo boom >&2; exit 3; fi", find_max="n=4")
     queue.worker("", "--until-idle").wait()
-    assert queue.written() == ["4", "8"] and "the search stopped at 8: FAILED(3): boom" in sentence(queue)
+    assert queue.written() == ["4", "8"] and "at 8: FAILED(3): boom" in sentence(queue)
     (queue.folder / "mended").touch()
     new_attempts.retry(queue.layout, [parse_selector("g1")])
     queue.worker("", "--until-idle").wait()
@@ -60,7 +60,7 @@ def test_a_cancelled_probe_ends_it(queue: Queue) -> None:
     until(lambda: queue.written() == ["4", "8"], "the second probe")
     cancellation.cancel(queue.layout, [parse_selector("g1")], grace_s=0.1, within_s=20.0)
     worker.wait()
-    assert queue.written() == ["4", "8"] and "the search stopped at 8: CANCELLED" in sentence(queue)
+    assert queue.written() == ["4", "8"] and "stopped at 8: CANCELLED" in sentence(queue)
 
 
 def test_a_worker_that_dies_between_two_probes_loses_neither(queue: Queue) -> None:
@@ -71,7 +71,7 @@ def test_a_worker_that_dies_between_two_probes_loses_neither(queue: Queue) -> No
     worker.wait()
     queue.worker("", "--until-idle").wait()
     assert queue.written() == ["4", "8", "11"]
-    assert "n 11 works, and it is the largest allowed" in sentence(queue)
+    assert all(x in sentence(queue) for x in ("n 11 works", "largest allowed"))
 
 
 def test_a_width_is_searched_for_in_steps_of_its_heads() -> None:

@@ -48,7 +48,8 @@ def walk(
 @pytest.mark.parametrize("most", [1, 2, 3, 12, 63, 100, 777])
 def test_the_largest_is_found_wherever_it_begins(first: int, most: int) -> None:
     tried, said = walk(SearchRange("batch_size", first), most)
-    assert said == f"batch_size {most} is the largest that works; {most + 1} does not: OUT_OF_MEMORY: no room"
+    assert said.startswith(f"batch_size {most} is the largest")
+    assert f" {most + 1} does not" in said and "OUT_OF_MEMORY" in said
     assert {most, most + 1} <= {*tried} and tried[0] == first and len(tried) < 26
 
 
@@ -62,15 +63,16 @@ def test_only_multiples_of_the_step_are_tried(most: int) -> None:
     assert all(value % 6 == 0 for value in tried) and len(tried) < 26
     best = most // 6 * 6
     if best:
-        assert {best, best + 6} <= {*tried} and said.startswith(f"n_embd {best:,} is the largest that works; ")
+        assert {best, best + 6} <= {*tried} and said.startswith(f"n_embd {best:,} is the largest")
     else:
-        assert tried[-1] == 6 and said.startswith("not even n_embd 6 works")
+        assert tried[-1] == 6 and said.startswith("not even n_embd 6")
 
 
 def test_the_ends_of_a_search_in_steps() -> None:
-    assert walk(SearchRange("n", 8, 30, 4), 100) == ([8, 16, 28], "n 28 works, and it is the largest allowed")
+    tried, said = walk(SearchRange("n", 8, 30, 4), 100)
+    assert tried == [8, 16, 28] and "n 28 works" in said and "largest allowed" in said
     _, said = walk(SearchRange("n", 8, step=8), 10**6, per_value=1e8, memory=MEMORY)
-    assert "it would need more than" in said and int(said.split("; ")[1].split()[0].replace(",", "")) % 8 == 0
+    assert "would need more" in said and int(said.split("; ")[1].split()[0].replace(",", "")) % 8 == 0
 
 
 @pytest.mark.parametrize("said", ["n_embd=384::6", "n_embd=384:768:6", "n_embd", "n_embd=8", "n_embd=8:512", "n=:64"])
@@ -79,8 +81,10 @@ def test_a_search_is_stored_as_it_was_asked_for(said: str) -> None:
 
 
 def test_the_ends_of_a_search() -> None:
-    assert walk(SearchRange("n", 8, 20), 100) == ([8, 16, 20], "n 20 works, and it is the largest allowed")
-    assert walk(SearchRange("n", 4), 0) == ([4, 2, 1], "not even n 1 works: OUT_OF_MEMORY: no room")
+    tried, said = walk(SearchRange("n", 8, 20), 100)
+    assert tried == [8, 16, 20] and "n 20 works" in said and "largest allowed" in said
+    tried, said = walk(SearchRange("n", 4), 0)
+    assert tried == [4, 2, 1] and "not even n 1" in said and "OUT_OF_MEMORY" in said
 
 
 def test_what_would_not_fit_into_the_machine_is_not_tried() -> None:
@@ -88,7 +92,7 @@ def test_what_would_not_fit_into_the_machine_is_not_tried() -> None:
     tried, said = walk(SearchRange("batch_size", 8), 10**9, per_value=1e8, memory=MEMORY)
     limit = (0.9 * MEMORY - 2e8) / 1e8
     assert max(tried) <= limit < max(tried) + 1 and tried[:4] == [8, 16, 32, 64]
-    assert "judging by smaller values" in said and "90 % of the machine's 16.0 GiB" in said
+    assert all(x in said for x in ("smaller values", "90 % of", "16.0 GiB"))
     assert walk(SearchRange("batch_size", 8), 40, per_value=1.0, memory=MEMORY)[0][-1] == 41
 
 
@@ -96,13 +100,9 @@ def test_what_metal_does_not_recommend_is_not_tried_on_mps() -> None:
     """torch alone would take 1.7 times as much, which macOS serves from swap, and MLX whatever there is."""
     metal = search.of_metal(1.1e10, 1.0, MEMORY)
     tried, said = walk(SearchRange("batch_size", 8), 10**9, per_value=1e8, memory=metal)
-    assert max(tried) == (1.1e10 - 2e8) / 1e8 and said.endswith(
-        "it would need more than the 10.2 GiB that Metal recommends, judging by smaller values"
-    )
-    assert (
-        "1.2 times the 10.2 GiB that Metal recommends"
-        in walk(SearchRange("n", 8), 10**9, 1e8, search.of_metal(1.1e10, 1.2, MEMORY))[1]
-    )
+    assert max(tried) == (1.1e10 - 2e8) / 1e8
+    assert all(x in said for x in ("than the 10.2 GiB", "Metal", "smaller values"))
+    assert "1.2 times the 10.2 GiB" in walk(SearchRange("n", 8), 10**9, 1e8, search.of_metal(1.1e10, 1.2, MEMORY))[1]
     for ratio in (1.7, float("inf")):  # asked for: no more than the machine has
         assert search.of_metal(1.1e10, ratio, MEMORY) == search.of_machine(MEMORY)
 
@@ -111,7 +111,7 @@ def test_a_value_that_uses_more_than_the_limit_is_not_doubled() -> None:
     """MLX, and torch with a range, do not stop there by themselves: twice 12 GB on a Mac of 16 GB goes through swap."""
     metal = search.of_metal(1.1e10, 1.0, MEMORY)
     at = state(SearchRange("n", 12), [Probe(12, True, "", used_bytes=12 * 10**9)], metal)
-    assert (at.largest, at.too_large, at.following) == (12, 13, None) and "10.2 GiB that Metal recommends" in at.why_not
+    assert (at.largest, at.too_large, at.following) == (12, 13, None) and "10.2 GiB that Metal" in at.why_not
     grown = [Probe(12, True, "", used_bytes=12 * 10**9), Probe(24, True, "", used_bytes=12 * 10**9)]
     assert state(SearchRange("n", 12), grown, metal).following is None, "no slope, and over the limit"
 
@@ -126,7 +126,7 @@ def test_the_second_value_is_no_larger_than_the_first_allows() -> None:
     untold = [Probe(12, True, "", used_bytes=7 * 10**9), Probe(24, True, "")]
     assert state(SearchRange("n", 12), untold, metal).following == 25, "never below what works"
     tried, said = walk(SearchRange("n", 60), 10**9, per_value=1e8, memory=metal)
-    assert tried[:2] == [60, 106] and max(tried) == 108 and said.startswith("n 108 is the largest that works; 109")
+    assert tried[:2] == [60, 106] and max(tried) == 108 and said.startswith("n 108 is the largest") and " 109 " in said
 
 
 def mps_row(value: int, **more: Any) -> read.ProbeRow:
@@ -141,7 +141,7 @@ def mps_row(value: int, **more: Any) -> read.ProbeRow:
 def test_a_search_on_mps_is_judged_by_what_the_driver_reserved() -> None:
     rows = [mps_row(value) for value in (8, 16, 32, 64)]
     at = next_probe.state_of(SearchRange("batch_size", 8), rows, MEMORY)
-    assert at.following == 87 and "10.2 GiB that Metal recommends" in at.why_not
+    assert at.following == 87 and "10.2 GiB that Metal" in at.why_not
 
     def following(asked: SearchRange, **row: Any) -> int | None:
         return next_probe.state_of(asked, [mps_row(value, **row) for value in (8, 16, 32, 64)], None).following
@@ -176,7 +176,7 @@ def test_a_probe_that_failed_otherwise_stops_the_search() -> None:
     probes = [Probe(8, True, ""), Probe(16, None, "FAILED(1): no data")]
     at = state(SearchRange("n", 8), probes)
     assert at.following is None and at.stopped is not None
-    assert at.sentence("n") == "n 8 works; the search stopped at 16: FAILED(1): no data"
+    assert all(x in at.sentence("n") for x in ("n 8 works", "stopped at 16", "FAILED(1): no data"))
     assert state(SearchRange("n", 8), [Probe(8, None, "", over=False)]).sentence("n").endswith("8 is pending")
 
 
@@ -235,16 +235,13 @@ def test_probes_are_brief_and_begin_at_the_preset() -> None:
     assert job.spec.params["batch_size"] == 8
     (job,) = plan(find_max="batch_size", set=["batch_size=5"]).jobs
     assert job.spec.find_max == "batch_size=5"
-    assert "a run for each batch_size" in " ".join(plan(find_max="batch_size").warnings)
+    assert "each batch_size" in " ".join(plan(find_max="batch_size").warnings)
 
 
 def test_a_search_ends_at_the_most_that_a_key_takes() -> None:
     planned = plan(workload="bert", find_max="block_size", config="toy")
     (job,) = planned.jobs
-    assert (
-        job.spec.find_max == "block_size=16:512"
-        and "The search ends at 512, the most that bert takes" in planned.warnings[-1]
-    )
+    assert job.spec.find_max == "block_size=16:512" and "ends at 512" in planned.warnings[-1]
     (job,) = plan(workload="bert", find_max="block_size=8:64", config="toy").jobs
     assert job.spec.find_max == "block_size=8:64"
     (job,) = plan(workload="bert", find_max="classes").jobs
@@ -255,7 +252,7 @@ def test_what_is_said_of_a_search_in_steps() -> None:
     """n_embd is searched for in multiples of its heads, which are no end of it: it said "It ends at :6"."""
     for asked in ("n_embd", "n_embd=384::6"):
         said = " ".join(plan(find_max=asked, config="shakespeare_char", device="mps").warnings)
-        assert "that Metal recommends" in said and "Only multiples of 6 are tried" in said and "ends at :" not in said
+        assert "that Metal recommends" in said and "multiples of 6" in said and "ends at :" not in said
     said = " ".join(plan(find_max="n_embd=384:768:6", config="shakespeare_char", device="mps").warnings)
     assert "ends at" not in said and "Metal" not in said
 
@@ -336,7 +333,7 @@ def test_two_searches_of_a_group_end_one_after_the_other(layout: Layout) -> None
     assert len({row["asked_device"] for row in rows[:2]}) == 2
     with open_engine(layout.db).connect() as connection:
         said = connection.execute(text("SELECT reason FROM job_events WHERE actor = 'worker' AND verb = 'submit'"))
-        assert "batch_size 4 works so far; 8 is next" in said.scalars().all()
+        assert any("batch_size 4 works" in line and "8 is next" in line for line in said.scalars())
 
 
 def test_what_a_run_on_mps_reports_reaches_its_search(layout: Layout) -> None:

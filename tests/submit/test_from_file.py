@@ -105,7 +105,8 @@ def test_a_file_says_what_options_say(layout: Layout, mpsq: Cli, submit: From) -
         "stall": {"measure": 60},
         "cwd": None,
     }
-    assert submit([line]).out.startswith("g2: 8 jobs, 8 runs held until mpsq resume g2 (")
+    out = submit([line]).out
+    assert out.startswith("g2: 8 jobs, 8 runs held") and "mpsq resume g2" in out
     asked = "spec_json, spec_hash, priority, retries, backoff_s, note"
     one, other = (query(layout, f"SELECT {asked} FROM jobs WHERE group_id = {g} ORDER BY spec_hash") for g in (1, 2))
     assert one == other and len(one) == 8
@@ -146,7 +147,7 @@ def test_rounds_until_decided_have_no_preflights_and_no_search(layout: Layout, s
     assert submit([TOY, {**TOY, "preflight": True, "device": "cpu"}], "--until", "decided").code == 0
     assert query(layout, tried) == [(1,)]
     ran = submit([TOY, {**TOY, "find_max": "max_iters"}], "--until", "decided")
-    assert ran.code == 2 and "line 2: --find-max and --until cannot be combined" in ran.err
+    assert ran.code == 2 and "line 2: --find-max" in ran.err and "--until" in ran.err
 
 
 def test_the_jobs_of_a_file_run_in_mirrored_rounds(layout: Layout, submit: From) -> None:
@@ -280,12 +281,12 @@ def test_other_ways_to_write_it(layout: Layout, submit: From, content: bytes) ->
 
 
 def test_files_that_cannot_be_read(layout: Layout, mpsq: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "cannot be read: no such file" in mpsq("submit", "--from", "absent").err
-    assert "cannot be read: is a directory" in mpsq("submit", "--from", ".").err
-    assert "a user that does not exist" in mpsq("submit", "--from", "~no-such-user/file").err
+    assert "no such file" in mpsq("submit", "--from", "absent").err
+    assert "is a directory" in mpsq("submit", "--from", ".").err
+    assert "a user that" in mpsq("submit", "--from", "~no-such-user/file").err
     monkeypatch.setattr(from_file, "MAX_BYTES", 10)
     (tmp_path / "large").write_text('{"workload": "toy"}')
-    assert "large is larger than 10 B" in mpsq("submit", "--from", "large").err
+    assert "larger than 10 B" in mpsq("submit", "--from", "large").err
 
 
 def test_standard_input_and_dry_run(layout: Layout, mpsq: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

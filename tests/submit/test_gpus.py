@@ -25,7 +25,7 @@ def one(**fields: object) -> JobSpec:
 def test_it_is_part_of_the_question_above_one(tmp_path: Path) -> None:
     alone, two = one(), one(gpus=2)
     assert one(gpus=1) == alone and (alone.gpus, two.gpus) == (1, 2)
-    assert two.label() == "nanogpt tiny cpu fp32 eager grad_accum=4 gpus=2"
+    assert two.label().endswith(" gpus=2")
     assert two.content_hash() != alone.content_hash()
     words = build_argv(two, tmp_path)
     assert words[words.index("--gpus") + 1] == "2" and "--gpus" not in build_argv(alone, tmp_path)
@@ -89,8 +89,8 @@ def test_with_lanes_a_command_takes_the_gpus_that_it_asks_for_and_else_the_machi
 
     assert submitted(gpus=1)[0] is None and "--gpus 1" not in submitted()[1]
     layout.config.write_text('lanes = "auto"\n')
-    assert submitted()[0] is None and "waits until nothing else runs here; --gpus 1" in submitted()[1]
-    assert submitted(gpus=1)[0] == "cuda" and "run takes 1 GPU; the other GPUs may run jobs" in submitted(gpus=1)[1]
+    assert submitted()[0] is None and all(x in submitted()[1] for x in ("nothing else runs", "--gpus 1"))
+    assert submitted(gpus=1)[0] == "cuda" and "takes 1 GPU" in submitted(gpus=1)[1]
     assert submitted(device="cpu")[0] == "cpu" and "alone" not in submitted(device="cpu")[1]
     layout.config.write_text('lanes = "cpu:0,cpu:1"\n')
     assert submitted(gpus=1)[0] is None

@@ -75,9 +75,9 @@ def test_show_names_it_and_not_mpsqs_own(
     monkeypatch.delenv("VIRTUAL_ENV", raising=False)
     mpsq.ok("submit", "--", "uv", "run", "train.py")
     said = " ".join(mpsq.ok("show", "1").out.split())
-    assert f"python {python} (which now has torch 2.9.1+cpu)" in said
+    assert f"python {python} " in said and "torch 2.9.1+cpu" in said
     mpsq.ok("submit", "--", "sh", "-c", "true")
-    assert "unknown: the command names no Python interpreter" in mpsq.ok("show", "2").out
+    assert "no Python interpreter" in mpsq.ok("show", "2").out
 
 
 def test_real_uv_runs_what_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -86,7 +86,7 @@ def test_removed_flags_get_a_sentence() -> None:
     assert flags("python mnist.py --no-cuda --logging_dir x") == []  # may be anybody's
     assert flags("python x.py --per-gpu-train-batch-size 4") == ["--per_gpu_train_batch_size"]
     assert flags("python run_glue.py --use_cpu --eval_strategy epoch --output_dir x") == []
-    assert launchers.removed(["sh", "-c", "echo 'unended --use_mps_device"])[0].endswith("(not with --use_cpu)")
+    assert "--use_cpu" in launchers.removed(["sh", "-c", "echo 'unended --use_mps_device"])[0]
 
 
 def test_a_key_that_is_gone_says_what_to_write() -> None:

