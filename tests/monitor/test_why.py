@@ -130,7 +130,7 @@ def test_what_keeps_the_lane_is_not_read_from_a_sentence(kind: Obstacle | None) 
         True, 1, "run 12.3 needs more than is free: wait", None, blocked_kind=Obstacle.RESERVED, blocked_for=3
     )
     own = _of_lane(waiting, kept, "")
-    assert own is not None and own.sentence == "it needs more than is free: wait"
+    assert own is not None and own.sentence.startswith("it needs more")
     assert _of_lane(replace(waiting, run_id=4), kept, "") is None
 
 
@@ -145,12 +145,13 @@ def test_a_run_whose_lanes_are_all_paused_does_not_start_immediately(
     queue = QueueState(True, 1, None, None, lanes=lanes)
     reason = _of_lane(run("QUEUED", run_id=3), queue, "", replace(SPEC, device=device))
     assert (reason is not None) == is_waiting
-    assert reason is None or reason.next_step == "mpsq resume --lane cpu:0 resumes it"
+    assert reason is None or "resume --lane cpu:0" in reason.next_step
 
 
 def test_a_paused_lane_names_the_command_that_resumes_it() -> None:
     """It named mpsq resume --lane, which is refused."""
-    assert _lane_state(LaneState("cpu:0", None, 1.0, "by hand")) == "paused: mpsq resume --lane cpu:0 (by hand)"
+    said = _lane_state(LaneState("cpu:0", None, 1.0, "by hand"))
+    assert "resume --lane cpu:0" in said and "(by hand)" in said
 
 
 def test_a_run_behind_one_that_waits_for_quiet_has_its_turn_after_it() -> None:
@@ -160,7 +161,7 @@ def test_a_run_behind_one_that_waits_for_quiet_has_its_turn_after_it() -> None:
     waiting = run("QUEUED", run_id=3, job_id=12, lane="machine", blocked_reason=None)
     behind = _of_the_queue(waiting, queue, ["1.1"], any_waits=True)
     assert (behind.kind, behind.short) == ("turn", "its turn, after 1.1")
-    assert behind.sentence == f"run 1.1 is before it; {gate}"
+    assert behind.sentence.startswith("run 1.1 is before") and behind.sentence.endswith(gate)
     assert "--no-gate" not in behind.next_step and "mpsq edit 12 --top" in behind.next_step
 
 
@@ -194,7 +195,11 @@ def test_what_is_tried_again_is_not_answered_by_its_old_failure() -> None:
     assert _most_informative([failed, well]) is failed and _most_informative([failed, well, queued]) is queued
     assert _most_informative([failed, well, tried("12.3", 1, "DONE", "SUCCEEDED")]).succeeded
     before = _before(queued, [failed, well, queued])
-    assert before == "run 12.1: it failed with exit code 1" and _before(well, [failed, well, queued]) == ""
+    assert (
+        before.startswith("run 12.1: ")
+        and before.endswith("exit code 1")
+        and _before(well, [failed, well, queued]) == ""
+    )
     assert explain(queued, RunContext(WORKER, TURN, before=before)).sentence.endswith(
         f"; the previous attempt, {before}"
     )
@@ -203,12 +208,9 @@ def test_what_is_tried_again_is_not_answered_by_its_old_failure() -> None:
 def test_a_probe_of_a_search_is_told_what_its_end_means() -> None:
     probe = {"spec_json": JobSpec("workload", "toy", find_max="batch_size=8").to_json(), "group_id": 4}
     full = explain(run("DONE", outcome="OUT_OF_MEMORY", **probe), RunContext(WORKER))
-    assert "--find-max searches for that limit" in full.sentence and "report scaling g4" in full.next_step
+    assert "--find-max searches" in full.sentence and "report scaling g4" in full.next_step
     stopped = explain(run("DONE", outcome="FAILED", exit_code=1, **probe), RunContext(WORKER))
-    assert (
-        "the search of --find-max stopped there" in stopped.sentence
-        and "retry 12.3 continues the search" in stopped.next_step
-    )
+    assert "--find-max stopped" in stopped.sentence and "retry 12.3 " in stopped.next_step
     fits = explain(run("DONE", outcome="SUCCEEDED", **probe), RunContext(WORKER))
     assert "report scaling g4" in fits.next_step
 

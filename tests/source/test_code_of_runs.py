@@ -126,8 +126,10 @@ def test_an_edit_never_stops_the_queue(queue: Queue, code: Repository) -> None:
         assert said(queue, run) == "v2\nlib\nlib.sh\nsay.sh"
         assert names(queue.layout.run_dir(run) / "tree") == ["out.txt"]
         text = notes(queue, run)["in_copy"]
-        assert text == "say.sh changed, lib.sh was removed, scratch.py was added"
-        assert queue.why(run).endswith(f"; it started in a copy of the code as submitted, because {text}")
+        changes = [(words[0], words[-1]) for words in map(str.split, text.split(", "))]
+        assert changes == [("say.sh", "changed"), ("lib.sh", "removed"), ("scratch.py", "added")]
+        why = queue.why(run)
+        assert "in a copy of" in why and why.endswith(f" {text}")
     assert said(queue, "2.1") == "v3" and said(queue, "4.1") == str(code.root)
     assert notes(queue, "2.1") == notes(queue, "4.1") == {}
     assert not (code.root / "out.txt").exists()
@@ -194,12 +196,11 @@ def test_once_a_run_needs_the_copy_all_later_ones_use_it(queue: Queue, code: Rep
     assert places[0] == f"v1\n{code.root}"
     assert places[1:] == [f"v1\n{queue.layout.run_dir(f'1.{number}') / 'tree'}" for number in (2, 3)]
     assert notes(queue, "1.2")["in_copy"] == "say.sh changed"
-    assert notes(queue, "1.3")["in_copy"] == "an earlier run of its submission needed a copy"
+    assert "earlier run" in notes(queue, "1.3")["in_copy"]
     assert notes(queue, "2.1") == {}  # another submission
     report = mpsq(queue, "report", "--explain")
-    assert "runs of one question in two places: 1 run in the folder, 2 in a copy" in report
-    assert "in_copy (say.sh changed)" in report
-    assert "runs in      a copy of the code as submitted" in mpsq(queue, "show", "1.2")
+    assert all(x in report for x in ("two places", "1 run in", "2 in a copy", "(say.sh changed)"))
+    assert "runs in      a copy" in mpsq(queue, "show", "1.2")
 
 
 def test_a_retry_and_a_rerun_use_the_code_of_then(queue: Queue, code: Repository) -> None:
@@ -208,10 +209,8 @@ def test_a_retry_and_a_rerun_use_the_code_of_then(queue: Queue, code: Repository
     code.version("v2")
     notes: list[str] = []
     new_attempts.retry(queue.layout, [parse_selector("1")], note=notes.append)
-    assert notes == [
-        "job 1 will run in a copy of the code as submitted, because say.sh changed;"
-        " mpsq rerun 1 --snapshot off runs the current code"
-    ]
+    assert len(notes) == 1
+    assert all(x in notes[0] for x in ("job 1 will", "a copy of", "say.sh changed", "rerun 1 --snapshot off"))
     assert again(queue, 1).notes == (notes[0].partition("; ")[0].replace("job 1", "it"),)
     assert again(queue, 1, snapshot="off").notes == ()
     queue.worker("", "--until-idle").wait()
@@ -220,7 +219,7 @@ def test_a_retry_and_a_rerun_use_the_code_of_then(queue: Queue, code: Repository
         content.unlink()
     with pytest.raises(UsageError, match=r"job 1 would not run: say\.sh changed; its stored code is gone") as error:
         new_attempts.retry(queue.layout, [parse_selector("1")])
-    assert "mpsq rerun 1 --snapshot off" in str(error.value.hint)
+    assert "rerun 1 --snapshot off" in str(error.value.hint)
     code.version("v1")
     new_attempts.retry(queue.layout, [parse_selector("1")])
 
@@ -262,7 +261,7 @@ def test_without_git(queue: Queue, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(rules, "MAX_UNTRACKED_BYTES", 3)
     planned = plan.plan(requested(argv=("/bin/sh", "-c", ". ./say.sh"), cwd=str(folder)))
     (note,) = plan.store(queue.layout, planned).notes
-    assert note.endswith("MiB of untracked files: runs use the code that is there when they start, unchecked")
+    assert "of untracked files" in note and note.endswith("unchecked")
     (folder / "say.sh").write_text("echo v3\n")
     queue.worker("", "--until-idle").wait()
     assert (said(queue, "1.1"), said(queue, "2.1")) == ("v1", "v3")
@@ -397,7 +396,7 @@ def test_code_that_is_gone_ends_the_job_and_not_the_queue(queue: Queue, code: Re
     queue.worker("", "--until-idle").wait()
     rows = queue.rows()
     assert [row["outcome"] for row in rows] == ["CODE_CHANGED", "CODE_CHANGED", "SUCCEEDED", "SUCCEEDED"]
-    assert "its stored code is gone" in rows[0]["reason"]
+    assert "code is gone" in rows[0]["reason"]
     assert not (queue.layout.run_dir("1.1") / "tree").exists()
     for path in queue.layout.snapshots.glob("*/content-*"):
         path.unlink()

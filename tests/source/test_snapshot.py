@@ -261,7 +261,7 @@ def test_a_copy_that_is_too_large(repo: Path, snapshots: Path, monkeypatch: pyte
     with pytest.raises(MpsqError, match="too much to copy for each run"):
         submitted(repo, snapshots, copy=True)
     taken = take(repo, snapshots)
-    assert taken.snapshot is None and "there when they start, unchecked" in taken.notes[0]
+    assert taken.snapshot is None and "unchecked" in taken.notes[0]
 
 
 def test_line_ends_are_those_of_the_disk_in_a_copy_and_gits_in_a_hash(
@@ -396,7 +396,7 @@ def test_code_that_cannot_be_read_ends_its_job_and_not_the_queue(
         return
     refusal = look(spec, snapshots).refusal
     assert refusal is not None and refusal.outcome is Outcome.SPAWN_FAILED
-    assert refusal.reason == f"its code cannot be read: {os.strerror(number)}: {repo}"
+    assert refusal.reason.endswith(f": {os.strerror(number)}: {repo}")
 
 
 def looked(snapshots: Path, spec: JobSpec) -> verify.StartCode:
@@ -418,7 +418,7 @@ def test_code_that_does_not_answer_ends_its_job(
     monkeypatch.setattr(verify, "READ_S", 1.5)
     refusal = looked(snapshots, spec).refusal
     assert refusal is not None and refusal.outcome is Outcome.SPAWN_FAILED
-    assert f"its code in {repo} could not be read within 2 s" in refusal.reason
+    assert str(repo) in refusal.reason and "within 2 s" in refusal.reason
     until(lambda: not is_there(int((tmp_path / "pid").read_text())), "the end of git")
 
 
@@ -455,7 +455,9 @@ def test_many_changes_are_counted(repo: Path, snapshots: Path) -> None:
     for number in range(9):
         (repo / f"\x1b[31m{number}.py").write_text("x")
     (repo / "b.py").unlink()
-    assert look(spec, snapshots).note == "b.py was removed, 0.py was added, 1.py was added and 7 more"
+    note = look(spec, snapshots).note
+    assert all(x in note for x in ("b.py was removed", ", 0.py was added", ", 1.py was added", "7 more"))
+    assert "2.py" not in note
 
 
 def test_a_tree_that_never_holds_still(repo: Path, snapshots: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -506,8 +508,7 @@ def test_a_folder_outside_of_a_repository(tmp_path: Path, snapshots: Path, monke
     (root / ".env").write_text("secret")
     repository(root / "nested", y="y")
     taken = take(root, snapshots, copy=True)
-    names = ".env (may hold a secret), nested/ (a repository of its own)"
-    assert f"these files are not copied, so that runs read the originals: {names}" in taken.notes
+    assert all(x in str(taken.notes) for x in ("not copied", ".env (may hold", "nested/ (a repository"))
     spec = submitted(root, snapshots)
     assert changes(spec, snapshots) == []
     (root / "new.py").touch()
@@ -518,10 +519,8 @@ def test_a_folder_outside_of_a_repository(tmp_path: Path, snapshots: Path, monke
     monkeypatch.setattr(rules, "MAX_FILES", 5)
     with pytest.raises(MpsqError, match="more than 5 files"):
         take(root, snapshots, copy=True)
-    assert (
-        "more than 5 files: runs use the code that is there when they start, unchecked"
-        in take(root, snapshots).notes[0]
-    )
+    note = take(root, snapshots).notes[0]
+    assert "than 5 files" in note and "unchecked" in note
 
 
 @pytest.mark.parametrize("what", ["torn", "empty", "gone", "manifest"])
@@ -643,7 +642,8 @@ def test_files_too_large_to_be_stored(
     git(repo, "add", "weights")
     later = submitted(repo, snapshots)
     (repo / "weights").write_text("t" * 2000)
-    assert look(later, snapshots).note == "weights changed, and is too large to be stored: it is used as it is"
+    note = look(later, snapshots).note
+    assert "weights changed" in note and "too large" in note
     make_copy(snapshots, later, tmp_path / "later")
     assert (tmp_path / "later" / "weights").read_text() == "t" * 2000
 

@@ -317,7 +317,7 @@ def test_a_grace_of_zero_leaves_its_signal_out(warden_run: Make, grace_s: dict[s
 def test_timeout(warden_run: Make) -> None:
     exit_ = warden_run(FOREVER, timeout_s=0.3).start().wait()
     assert (exit_["stop"]["cause"], exit_["stopped"]) == ("timeout", True)
-    assert exit_["stop"]["detail"] == "it ran longer than 0.3 s"
+    assert exit_["stop"]["detail"].endswith(" 0.3 s")
     assert 0.3 <= exit_["real_s"] < patience(60)
 
 
@@ -364,7 +364,7 @@ def test_stall_goes_by_phase(warden_run: Make) -> None:
     )
     exit_ = warden_run(python(program), stall_s={"measure": 0.4, "eval": 30.0, "*": 20.0}).start().wait()
     assert exit_["stop"]["cause"] == "stall"
-    assert exit_["stop"]["detail"] == "nothing was reported for 0.4 s in phase measure"
+    assert exit_["stop"]["detail"].endswith(" 0.4 s in phase measure")
     assert exit_["real_s"] > 1.2
 
 
@@ -522,7 +522,7 @@ def test_a_spec_that_lacks_something_starts_nothing(warden_run: Make) -> None:
     del run.spec["grace_s"]
     run.start()
     assert run.process is not None and run.process.wait() == 1
-    assert "spec.json lacks grace_s" in run.log
+    assert "lacks grace_s" in run.log
     assert run.read("started") is None and run.lane_is_free()
 
 
@@ -603,7 +603,7 @@ def test_a_preparation_that_failed_before_its_stop_has_failed(warden_run: Make) 
     until(lambda: not is_alive(preparation), "its end")
     run.go_on()
     ending = of_exit(convert(run.wait(), RunEnd), {})
-    assert ending.outcome is Outcome.SPAWN_FAILED and "ended with exit code 3" in ending.reason
+    assert ending.outcome is Outcome.SPAWN_FAILED and "exit code 3" in ending.reason
 
 
 def test_what_a_preparation_leaves_is_ended_before_the_trainer(warden_run: Make) -> None:

@@ -85,7 +85,7 @@ def test_supervisors_that_cannot_start_cost_one_run_and_not_the_queue(queue: Que
     worker = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL)
     try:
         reason = until(lambda: blocked_reason(queue) or len([row for row in queue.rows() if row["outcome"]]) > 1, "it")
-        assert "run 2.1 cannot be started" in str(reason) and "bad marshal data" in str(reason)
+        assert "run 2.1" in str(reason) and "bad marshal data" in str(reason)
     finally:
         worker.terminate()
         worker.wait()
@@ -106,7 +106,7 @@ def test_a_mistake_of_ours_before_a_start_costs_that_run_and_not_the_queue(queue
     )
     subprocess.run([sys.executable, "-c", code], stderr=subprocess.DEVNULL, check=True)
     assert [row["outcome"] for row in queue.rows()] == ["SPAWN_FAILED", "SPAWN_FAILED", "SUCCEEDED"]
-    assert queue.rows()[0]["reason"] == "mpsq could not start it (KeyError('lost')): please report it"
+    assert "KeyError('lost')" in queue.rows()[0]["reason"]
 
 
 def test_beside_a_run_that_writes_nothing_the_worker_steps_only_when_a_sample_is_due(

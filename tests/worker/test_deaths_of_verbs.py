@@ -109,7 +109,7 @@ def test_a_wish_to_stand_still_outlives_a_start_that_failed_and_can_be_taken_bac
     queue.stopped("worker.lane")
     assert [(row["state"], row["paused_at"] is not None) for row in queue.rows()] == [("QUEUED", True)]
     (told,) = pausing.resume(queue.layout, named, within_s=0.0)
-    assert told.did and told.result == "will not be suspended when it starts"
+    assert told.did and "not be suspended" in told.result
     worker.kill()
     worker.wait()
     queue.worker()

@@ -38,10 +38,10 @@ def test_little_disk_space_keeps_runs_waiting(queue: Queue, mpsq: Cli) -> None:
         queue.submit("echo ran >> $J", retries=2)
     worker = queue.worker()
     until(lambda: blocked(queue), "a reason")
-    assert "are free on the disk of" in blocked(queue) and "mpsq gc" in blocked(queue)
+    assert "min_free_bytes" in blocked(queue) and "mpsq gc" in blocked(queue)
     assert states(queue) == ["QUEUED"] * 3 and queue.written() == []
     said = mpsq.ok("why", "1").out
-    assert "nothing can start now: only " in said and "min_free_bytes" in said
+    assert "nothing can start" in said and "min_free_bytes" in said
     worker.terminate()
     worker.wait()
     queue.layout.config.write_text(config)  # some space was freed
@@ -91,9 +91,9 @@ def test_three_runs_that_fail_at_once_hold_their_group(queue: Queue, mpsq: Cli) 
     assert queue.written().count("tried") == 6 and queue.written().count("other") == 1, "three, and a retry of each"
     assert sorted(states(queue)) == ["FAILED"] * 6 + ["HELD"] * 3 + ["SUCCEEDED"], queue.log()
     said = mpsq("wait", "g1")
-    assert said.code == 3 and "HELD: 3 runs in a row (1.1, 1.2, 1.3) failed within a second" in said.out
+    assert said.code == 3 and all(x in said.out for x in ("HELD: 3 runs", "(1.1, 1.2, 1.3)", "within a second"))
     why = mpsq.ok("why", "1.4").out
-    assert "3 runs in a row (1.1, 1.2, 1.3) failed" in why and "mpsq resume" in why
+    assert "(1.1, 1.2, 1.3)" in why and "mpsq resume" in why
     mpsq.ok("resume", "1.4", "1.5")
     queue.worker("", ANY_TIME, module=forked_programs.CODE).wait()
     assert queue.written().count("tried") == 10, "two more and their retries: older failures do not count"
@@ -107,9 +107,9 @@ def test_runs_that_meet_a_full_disk_say_so_and_hold_their_group(queue: Queue, mp
     queue.done(3)
     until(lambda: states(queue) == ["DISK_FULL"] * 3 + ["HELD"] * 2, "the others to be held")
     why = mpsq.ok("why", "1.1").out
-    assert "the disk was full after " in why and "No space left on device" in why and "mpsq gc" in why
+    assert all(x in why for x in ("disk was full", "No space left", "mpsq gc"))
     held = mpsq.ok("why", "1.4").out
-    assert "next: fix the cause, then mpsq resume 1" in held and "mpsq config set hold_after_failures 0" in held
+    assert "mpsq resume 1" in held and "hold_after_failures 0" in held
 
 
 def test_other_failures_hold_nothing(queue: Queue) -> None:
@@ -129,7 +129,8 @@ def test_a_missing_device_is_tried_once_in_a_group(queue: Queue, mpsq: Cli) -> N
     job = queue.submit(NO_DEVICE, repeats=4, device="cuda", parser=None)
     queue.worker("", "--until-idle").wait()
     assert states(queue) == ["DEVICE_UNAVAILABLE", *["SKIPPED"] * 3] and queue.written() == ["tried"]
-    assert "run 1.1 could not use cuda" in mpsq.ok("why", f"{job}.2").out
+    why = mpsq.ok("why", f"{job}.2").out
+    assert "run 1.1" in why and "not use cuda" in why
     mpsq.ok("retry", "1")
     queue.worker("", "--until-idle").wait()
     assert queue.written() == ["tried"] * 2, "a retry looks once more"

@@ -159,7 +159,8 @@ def test_output_and_failure_are_logged_without_tokens(queue: Layout) -> None:
     caller.end_run(Outcome.FAILED)
     caller.hooks.step()
     name = "hook_failed after run 4.1"
-    assert caller.log == [f"{name}: one", f"{name}: [hidden]", f"{name}: its command failed with exit code 7"]
+    *output, end = caller.log
+    assert output == [f"{name}: one", f"{name}: [hidden]"] and end.startswith(name) and end.endswith("exit code 7")
 
 
 # -- variables --------------------------------------------------------------------------------------------------------
@@ -201,7 +202,8 @@ def run(script: str, stop: threading.Event | None = None) -> tuple[str, str]:
 
 
 def test_its_end_and_its_output() -> None:
-    assert run("echo out; echo err >&2; exit 3") == ("its command failed with exit code 3", "out\nerr")
+    problem, output = run("echo out; echo err >&2; exit 3")
+    assert problem.endswith("exit code 3") and output == "out\nerr"
     assert run("cat; pwd") == ("", "/") and run("true") == ("", "")
     assert run("kill -9 $$")[0].endswith(" -9")
 
@@ -238,7 +240,7 @@ def test_a_worker_that_stops_ends_it_soon(monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_program_that_cannot_be_started() -> None:
     env = {"MPSQ_TAG": "f", "MPSQ_HOME": "/"}
     problem, output = hooks.run(["/no/such/program"], env, 1.0, threading.Event())
-    assert "could not be started" in problem and output == ""
+    assert "not be started" in problem and output == ""
 
 
 # -- settings ------------------------------------------------------------------------------------------------------

@@ -139,8 +139,8 @@ def test_a_full_disk_is_no_reason_to_stop(queue: Queue) -> None:
         "from queue_runner.cli.main import main; sys.exit(main(['db', 'backup']))"
     )
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
-    assert ran.returncode == 1 and ran.stderr.startswith("error: the backup could not be written"), ran
-    assert "hint: free some space" in ran.stderr and "Traceback" not in ran.stderr
+    assert ran.returncode == 1 and ran.stderr.startswith("error: the backup"), ran
+    assert "hint: free" in ran.stderr and "Traceback" not in ran.stderr
     assert list(queue.layout.backups.iterdir()) == []
 
 
@@ -166,7 +166,7 @@ def test_a_gc_that_is_killed_with_the_trash_in_hand(queue: Queue) -> None:
     collecting.wait()
     assert names(queue.layout.run_dir("1.1")) == ["spec.json", "warden", "warden.lock"]
     assert list(queue.layout.runs.glob(".trash-*")) and "gc" in queue.verbs(1)
-    assert "left by an interrupted removal" in run("gc").stdout
+    assert "interrupted removal" in run("gc").stdout
     assert names(queue.layout.runs) == ["1.1"]
 
 
@@ -181,7 +181,7 @@ def test_a_snapshot_that_a_submitter_counts_on_stays(queue: Queue) -> None:
     submitter = queue.command(*submit, stop_at="submit.planned")
     pid = queue.stopped("submit.planned")
     ran = run("gc")
-    assert ran.returncode == 1 and "mpsq submit is running" in ran.stderr
+    assert ran.returncode == 1 and "mpsq submit" in ran.stderr
     os.kill(pid, signal.SIGCONT)
     assert submitter.wait() == 0 and snapshot.is_dir()
     os.utime(snapshot, (1, 1))

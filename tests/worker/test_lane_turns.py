@@ -120,7 +120,7 @@ def test_a_lane_that_another_queue_has_is_left_to_it(box: Box) -> None:
     assert box.step() == [SECOND]
     with looking(box.engine) as connection:
         reason = connection.value("SELECT blocked_reason FROM lanes WHERE name = ?", (FIRST,))
-    assert f"yours runs 7.2: /another/queue, started by process {os.getpid()} at " in str(reason)
+    assert all(x in str(reason) for x in ("runs 7.2", "/another/queue", f"process {os.getpid()} "))
     other.close()
     assert box.step() == [FIRST, SECOND]
 
@@ -156,7 +156,7 @@ def test_a_run_of_several_lanes_keeps_other_queues_out_until_it_has_them(box: Bo
     box.submit(gpus=2)
     for _ in range(2):
         assert box.step() == []
-        assert LaneLocks(FIRST).goes_first() and LaneLocks(SECOND).goes_first() == "this lane with others"
+        assert LaneLocks(FIRST).goes_first() and "with others" in LaneLocks(SECOND).goes_first()
     other.close()
     assert box.step() == [BOTH]
     box.close()

@@ -69,5 +69,5 @@ def test_two_submissions_that_overlap_name_each_other(queue: Queue) -> None:
         plan.store(queue.layout, plan.Plan("test", 1, (NewJob(spec(queue, n)),)))
     queue.worker("", "--until-idle").wait()
     until(lambda: all(row["state"] == "DONE" for row in queue.rows()))
-    assert taints(queue, "1.1")["neighbour_busy"].endswith("another lane was busy: 2.1 on cpu:1")
-    assert taints(queue, "2.1")["neighbour_busy"].endswith("another lane was busy: 1.1 on cpu:0")
+    assert taints(queue, "1.1")["neighbour_busy"].endswith(" 2.1 on cpu:1")
+    assert taints(queue, "2.1")["neighbour_busy"].endswith(" 1.1 on cpu:0")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from typing import Any
 
@@ -105,14 +106,14 @@ def test_a_question_that_needs_far_too_many_rounds_ends_early(
     submit(queue)
     group = OpenGroup(until, repeat, 1e9, frozenset({"SUCCEEDED"}), is_whole=True)
     _, why = next_round._judged(queue.layout, 1, group, 1e9 + took_s)
-    assert why == ("about 71 more rounds would be needed" if is_closed else "")
+    assert "71 more rounds" in why if is_closed else why == ""
 
 
 def test_a_goal_that_cannot_be_read_ends_its_rounds(queue: Queue) -> None:
     submit(queue)
     group = OpenGroup(Until('bisect {"key": null}'), 3, 1e9, frozenset({"SUCCEEDED"}), is_whole=True)
     _, why = next_round._judged(queue.layout, 1, group, 1e9)
-    assert why.startswith("the rows cannot be compared (ValidationError: ")
+    assert "(ValidationError: " in why
 
 
 def test_a_question_that_its_time_may_still_decide_goes_on(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,20 +122,20 @@ def test_a_question_that_its_time_may_still_decide_goes_on(queue: Queue, monkeyp
     submit(queue)
     group = OpenGroup(Until(), 4, 1e9, frozenset({"SUCCEEDED"}), is_whole=True)
     (_, soon), (_, late) = (next_round._judged(queue.layout, 1, group, 1e9 + at_s) for at_s in (330.0, 400.0))
-    assert not soon and late == "about 3 more rounds would be needed: mpsq rerun g1 --rounds 3 adds them"
+    assert not soon and "3 more rounds" in late and "mpsq rerun g1 --rounds 3 " in late
 
 
 @pytest.mark.parametrize(
-    ("more", "offered"),
+    ("more", "needed", "offered"),
     [
-        (71, "about 71 more rounds would be needed"),
-        (None, "over 200 more rounds would be needed"),
-        (4, "about 4 more rounds would be needed: mpsq rerun g1 --rounds 4 adds them"),
-        (0, "mpsq rerun g1 --rounds 3 adds rounds"),
+        (71, ["about 71"], []),
+        (None, ["over 200"], []),
+        (4, ["about 4"], ["mpsq rerun g1 --rounds 4"]),
+        (0, [], ["mpsq rerun g1 --rounds 3"]),
     ],
 )
 def test_after_the_last_round_as_many_are_offered_as_would_decide(
-    queue: Queue, monkeypatch: pytest.MonkeyPatch, more: int | None, offered: str
+    queue: Queue, monkeypatch: pytest.MonkeyPatch, more: int | None, needed: list[str], offered: list[str]
 ) -> None:
     """It offered three where over 200 were needed."""
     for name, answer in (("reached", ""), ("obstacle", ""), ("rounds_left", more)):
@@ -142,7 +143,8 @@ def test_after_the_last_round_as_many_are_offered_as_would_decide(
     submit(queue)
     group = OpenGroup(Until(), 20, 1e9, frozenset({"SUCCEEDED"}), is_whole=True)
     _, why = next_round._judged(queue.layout, 1, group, 1e9 + 30)
-    assert why == f"there is no verdict after 20 rounds; {offered}"
+    assert "after 20 rounds" in why
+    assert re.findall(r"(\w+ \d+) more", why) == needed and re.findall(r"mpsq .*? --rounds \d+", why) == offered
 
 
 @pytest.mark.parametrize(("more", "at_once", "n_added"), [(5, 1, 1), (5, 20, 5), (5, 4, 4), (None, 4, 4), (30, 20, 17)])
@@ -185,7 +187,8 @@ def test_only_a_budget_that_was_given_ends_first_rounds(queue: Queue, budget: st
 def test_rows_that_fail_end_it(queue: Queue) -> None:
     submit(queue, "echo $MPSQ_RUN >> $J; exit 3 {s}")
     work(queue)
-    assert ending(queue) == (3, "no run of round 3 succeeded: mpsq why g1")
+    rounds, why = ending(queue)
+    assert rounds == 3 and "run of round 3" in why and "mpsq why g1" in why
 
 
 @pytest.mark.parametrize(
@@ -196,10 +199,10 @@ def test_a_row_that_always_fails_is_not_repeated_for_ever(queue: Queue, options:
     submit(queue, "echo $MPSQ_RUN >> $J; sleep 0.2; exit {s}", sets=(f"s={values}",), **options)
     work(queue)
     rounds, why = ending(queue)
-    assert rounds < 20 and why.startswith("no run of job "), why
+    assert rounds < 20 and why.startswith("no run of") and " job " in why, why
     with read.reading(queue.layout.db) as connection:
         result = reports.run("devices", connection, Options(selectors=[parse_selector("g1")]))
-    assert f"no further round of g1: {why}" in result.lines
+    assert any(line.endswith(f" g1: {why}") for line in result.lines)
 
 
 @pytest.mark.parametrize("point", ["round.computed", "round.before_commit"])
@@ -229,7 +232,7 @@ def test_a_row_that_is_cancelled_gets_no_further_round(queue: Queue) -> None:
     end(worker)
     work(queue)
     rounds, why = ending(queue)
-    assert (rounds, why) == (4, "a run of round 4 was cancelled: mpsq rerun g1 --rounds 3 adds rounds")
+    assert rounds == 4 and "round 4 was cancelled" in why and "mpsq rerun g1 --rounds 3" in why
 
 
 def test_a_question_that_is_deleted_while_it_is_judged_gets_no_further_round(queue: Queue) -> None:
@@ -342,7 +345,7 @@ def test_the_reports_know_what_the_submission_asks_about(queue: Queue) -> None:
 def test_the_width_of_one_row(queue: Queue) -> None:
     submit(queue, sets=("s=0.2",), until="50%")
     work(queue)
-    assert ending(queue)[1] == "each interval is at most 50% wide"
+    assert "at most 50% wide" in ending(queue)[1]
 
 
 @pytest.mark.parametrize(

@@ -100,8 +100,8 @@ def test_one_impossible_cell_ends_and_the_rest_run(queue: Queue, mpsq: Cli) -> N
     assert tried(queue) == ["1.0", "2.0", "1.1", "1.2", "1.3"]
     assert [line.split()[1] for line in queue.written()] == ["1", "1", "3", "3", "3"]  # one iteration each
     said = mpsq.ok("why", "2").out
-    assert "it was skipped: preflight: FAILED(1): ModuleNotFoundError: No module named 'no_such_package'" in said
-    assert "install no_such_package" in said and "mpsq retry 2" in said
+    assert all(x in said for x in ("was skipped: preflight", "FAILED(1): ModuleNotFoundError", "mpsq retry 2"))
+    assert "install no_such_package" in said
     assert mpsq("wait", "@last").code == 3
 
 
@@ -158,7 +158,7 @@ def test_a_busy_device_skips_nothing_and_an_absent_one_does(queue: Queue, how: s
     assert found["2.0"] == "DEVICE_UNAVAILABLE" and found["1.1"] == "SUCCEEDED"
     assert found["2.1"] == ("SUCCEEDED" if how == "busy" else "SKIPPED")
     if how == "device":
-        assert "no such device here" in mpsq.ok("why", "2").out and "mpsq doctor" in mpsq.ok("why", "2").out
+        assert "no such device" in mpsq.ok("why", "2").out and "mpsq doctor" in mpsq.ok("why", "2").out
 
 
 def test_a_cancelled_preflight_says_nothing_about_its_runs(queue: Queue, mpsq: Cli) -> None:

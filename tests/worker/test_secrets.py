@@ -145,11 +145,11 @@ def test_a_named_secret_that_others_may_read_starts_nothing(queue: Queue) -> Non
     path.chmod(0o644)
     queue.worker()
     (row,) = queue.done()
-    assert row["outcome"] == "SPAWN_FAILED" and "other users can read the secret" in row["reason"]
+    assert row["outcome"] == "SPAWN_FAILED" and "other users can" in row["reason"]
 
 
 def test_a_secret_that_does_not_exist_is_refused(home: Path, mpsq: Cli) -> None:
     refused = mpsq("submit", "--env", "HF_TOKEN=x", "--secret", "HF_TOKEN", "--", "/usr/bin/true")
-    assert refused.code == 2 and "HF_TOKEN is given with both --env and --secret" in refused.err
+    assert refused.code == 2 and all(x in refused.err for x in ("HF_TOKEN", "both --env"))
     refused = mpsq("submit", "--secret", "HF_TOKEN", "--", "/usr/bin/true")
     assert refused.code == 2 and f"cat > {home}/secrets/HF_TOKEN" in refused.err
