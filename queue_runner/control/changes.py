@@ -154,6 +154,7 @@ def _in_vain(rows: Sequence[NamedRun], change: Edit, open_jobs: set[int]) -> dic
     option = next((word for word in words if getattr(change, word) is not None), None)
     if option is None:
         return {}
+    start = next((word for word in ("at", "after", "deadline") if getattr(change, word) is not None), None)
     errors = {}
     for job, runs in by_key(rows, lambda row: row.job_id).items():
         states = {row.state for row in runs}
@@ -161,10 +162,9 @@ def _in_vain(rows: Sequence[NamedRun], change: Edit, open_jobs: set[int]) -> dic
             if option == "at" or job not in open_jobs:
                 message = f"job {job} has ended: --{option} has no effect on it"
                 errors[job] = UsageError(message, _another_run(job, runs))
-        elif change.at is not None and states <= {State.RUNNING, State.DONE}:
-            errors[job] = UsageError(
-                f"job {job} is running: --at has no effect on it", f"mpsq pause {job} --now suspends it"
-            )
+        elif start is not None and states <= {State.RUNNING, State.DONE} and not (job in open_jobs or runs[0].retries):
+            again = f"mpsq cancel {job} ends it; mpsq rerun {job} queues it again"
+            errors[job] = UsageError(f"job {job} has started: --{start} has no effect on it", again)
     return errors
 
 

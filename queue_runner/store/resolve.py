@@ -29,6 +29,7 @@ class NamedRun(Struct, frozen=True):
     kind: str
     deleted_at: float | None
     deadline_at: float | None
+    retries: int
     find_max: str
 
 
@@ -110,6 +111,7 @@ def _select(connection: Connection, condition: str, values: Sequence[Any]) -> li
 
 _RUNS = """
 SELECT r.id, r.job_id || '.' || r.number AS run, r.job_id, r.number, r.repeat, r.attempt, r.state, r.outcome,
-    j.kind, j.deleted_at, j.deadline_at, COALESCE(json_extract(j.spec_json, '$.find_max'), '') AS find_max
+    j.kind, j.deleted_at, j.deadline_at, j.retries,
+    COALESCE(json_extract(j.spec_json, '$.find_max'), '') AS find_max
 FROM runs r JOIN jobs j ON j.id = r.job_id WHERE {} ORDER BY r.job_id, r.number
 """

@@ -201,7 +201,9 @@ def test_the_remedy_of_a_refused_edit_is_accepted(mpsq: Cli, home: Path) -> None
     skip(home, "8.1", "dependency: job 3 did not succeed")
     mpsq.ok(*hinted(mpsq, "edit", "8", "--priority", "3"))
     assert "mpsq retry 3" in mpsq("edit", "3", "--priority", "3").err
-    assert "mpsq pause 4 --now" in mpsq("edit", "4", "--at", "+1h").err, "not the whole queue"
+    for option in ("--at", "--after", "--deadline"):
+        refused = mpsq("edit", "4", option, "3" if option == "--after" else "+1h")
+        assert refused.code == 2 and "mpsq rerun 4" in refused.err
 
 
 def test_what_will_be_skipped_says_how_it_is_not(mpsq: Cli, home: Path) -> None:
