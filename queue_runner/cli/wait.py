@@ -54,13 +54,14 @@ def wait(
 
     awaited = use_case.until_done(layout, selectors, timeout_s, on_waiting)
     failed, probes, late = awaited.failed, awaited.probes_out_of_memory, awaited.beyond_budget
-    total = len(awaited.counted) - len(late)
+    total = awaited.total
     if json:
         print_json("mpsq.wait/1", ok=not failed, runs=awaited.runs)
     else:
         too_large = f"; {len(probes)} found a value that does not fit into memory" if probes else ""
         not_started = f"; {len(late)} did not start within the --budget" if late else ""
-        print(f"{total - len(failed) - len(probes)} of {total} runs succeeded{too_large}{not_started}")
+        unneeded = f"; {len(awaited.unneeded)} would start only after a failure" if awaited.unneeded else ""
+        print(f"{total - len(failed) - len(probes)} of {total} runs succeeded{too_large}{not_started}{unneeded}")
         for line in awaited.failures():
             print(plain(line))
     awaited.refuse_failures()

@@ -65,9 +65,19 @@ class Awaited(Struct, frozen=True):
         return [run for run in self.counted if run.is_beyond_budget and run.group_id in measured]
 
     @property
+    def unneeded(self) -> list[RunView]:
+        """The runs that were to start only after a failure, if others show that there was none."""
+        return [run for run in self.counted if run.is_unneeded] if any(run.succeeded for run in self.counted) else []
+
+    @property
+    def total(self) -> int:
+        """The number of runs that could succeed."""
+        return len(self.counted) - len(self.beyond_budget) - len(self.unneeded)
+
+    @property
     def failed(self) -> list[RunView]:
-        """The last attempts that did not end in SUCCEEDED, without `probes_out_of_memory` and `beyond_budget`."""
-        others = {run.run_id for run in (*self.probes_out_of_memory, *self.beyond_budget)}
+        """The last attempts that did not succeed, without those that did not fail either."""
+        others = {run.run_id for run in (*self.probes_out_of_memory, *self.beyond_budget, *self.unneeded)}
         return [run for run in self.counted if not (run.succeeded or run.run_id in others)]
 
     def intention(self) -> str:
@@ -122,7 +132,7 @@ class Awaited(Struct, frozen=True):
 
     def refuse_failures(self) -> None:
         """Raise WaitedJobFailed if a last attempt did not succeed."""
-        failed, total = self.failed, len(self.counted) - len(self.beyond_budget)
+        failed, total = self.failed, self.total
         if not failed:
             return
         message = "the run did not succeed" if total == 1 else f"none of the {units.count(total)} runs succeeded"

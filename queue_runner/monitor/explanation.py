@@ -14,7 +14,7 @@ from queue_runner.analysis.stats import by_key
 from queue_runner.host import protected
 from queue_runner.host.locks import START_A_WORKER
 from queue_runner.host.run_dir import RunDir
-from queue_runner.model import DEFAULT_LANE, IN_COPY, NOT_FAILED, PREFLIGHT, Outcome, Selector, State
+from queue_runner.model import DEFAULT_LANE, IN_COPY, PREFLIGHT, Outcome, Selector, State
 from queue_runner.monitor import eta, group_summary, progress, queue_state, run_view, waiting
 from queue_runner.monitor.queue_state import QueueState, Supervision
 from queue_runner.monitor.run_view import RunView
@@ -232,7 +232,7 @@ def _done(run: RunView) -> tuple[str, str]:
         step = _SKIPPED.get(kind, "mpsq retry {run}")
         if kind == "dependency" and (other := _OTHER_JOB.match(rest)):
             step = f"mpsq why {other[1]} says why; once it has succeeded, mpsq retry {{run}}"
-        if NOT_FAILED in rest:
+        if run.is_unneeded:
             step = "nothing is wrong: it should run only after a failure; mpsq rerun {job} runs it anyway"
         if kind == "preflight":
             step = step.format(remedy=_remedy_of_preflight(rest))

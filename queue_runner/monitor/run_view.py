@@ -16,7 +16,7 @@ from msgspec.structs import asdict, replace
 from queue_runner.analysis import stats
 from queue_runner.host import locks, redact
 from queue_runner.host.run_dir import RunDir, read_end
-from queue_runner.model import PREFLIGHT, Ending, Outcome, Selector, State
+from queue_runner.model import NOT_FAILED, PREFLIGHT, Ending, Outcome, Selector, State
 from queue_runner.paths import Layout
 from queue_runner.spec import JobSpec, Value, mode_word
 from queue_runner.store import read
@@ -139,6 +139,11 @@ class RunLine(QueuedRun, frozen=True):
     def is_beyond_budget(self) -> bool:
         """Whether it did not start because the --budget of its submission was over."""
         return self.outcome == Outcome.SKIPPED and (self.reason or "").startswith("budget:")
+
+    @property
+    def is_unneeded(self) -> bool:
+        """Whether it did not start because it should do so only after a failure, and there was none."""
+        return self.outcome == Outcome.SKIPPED and NOT_FAILED in (self.reason or "")
 
     @property
     def spec(self) -> JobSpec:
