@@ -100,7 +100,7 @@ class Family(Struct, frozen=True, eq=False, dict=True):
     others: Sequence[tuple[Arm, Arm]] = ()
     """pairs of the question that are not shown, and tell the noise, too"""
     is_chosen: bool = False
-    """whether the user hid the row that would be the baseline, or may have"""
+    """whether the user chose another baseline than the default, or may have hidden that"""
 
     @cached_property
     def wall(self) -> bool:
@@ -235,7 +235,9 @@ def _with_baselines(families: Sequence[Family], vs: Mapping[str, Any]) -> list[F
                 "add what distinguishes them, as in --vs "
                 + ",".join([requested, *(_asked(name, match[0].key[name]) for name in apart)]),
             )
-        chosen.append(replace(family, baseline=match[0] if match else None, why=CHOSEN))
+        base = match[0] if match else None
+        is_chosen = base is not _default_baseline(family).baseline
+        chosen.append(replace(family, baseline=base, why=CHOSEN, is_chosen=is_chosen))
     if families and not any(family.baseline for family in chosen):
         rows = list(dict.fromkeys(arm.label for family in families for arm in family.arms))
         raise UsageError(f"--vs {requested} matches none of the rows", f"the rows: {', '.join(rows[:8])}")
@@ -321,7 +323,8 @@ def compare_each(
     others = {(_runs(arm), _runs(base)): (arm, base) for part in parts for arm, base in part}
     shown = {(_runs(arm), _runs(base)) for arm, base in pairs}
     hidden = [pair for runs, pair in others.items() if runs not in shown]
-    return _answered(Family({}, arms, why=CHOSEN, per_work=per_work, aim=aim, others=hidden), pairs, [])
+    family = Family({}, arms, why=CHOSEN, per_work=per_work, aim=aim, others=hidden, is_chosen=True)
+    return _answered(family, pairs, [])
 
 
 def differing_work(arms: Sequence[Arm]) -> str:
@@ -430,7 +433,7 @@ def n_words(family: Family, each_with_each: bool = False) -> int:
 def _n_pairs(family: Family, each_with_each: bool) -> int:
     rows = [row for arm in family.arms for row in arm.runs]
     n_rows = max([len(family.arms), *(row.planned_rows for row in rows)])
-    if each_with_each or family.is_chosen or family.why == CHOSEN:
+    if each_with_each or family.is_chosen:
         return all_pairs(n_rows)
     n_compiled = sum(bool(arm.key.get("compile")) for arm in family.arms)
     n_compiled = max([n_compiled, *(row.planned_compiled for row in rows)])

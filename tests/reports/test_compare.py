@@ -78,8 +78,8 @@ def test_a_pair_has_the_answer_of_the_report_with_that_baseline(store: Store, ot
     """It was judged by its own noise alone, so that its interval was another one."""
     grid(store, a=0.1, b=0.2)
     grid(store, **others)
-    (reported,) = (row for row in store.report(vs="n=a").rows if row["label"] == "n=b")
-    compared = lines(compare(store, "1", "2"), "measured")["ms/iter"]
+    (reported,) = (row for row in store.report(vs="n=b").rows if row["label"] == "n=a")
+    compared = lines(compare(store, "2", "1"), "measured")["ms/iter"]
     keys = [("speedup", "speedup"), ("low", "speedup_low"), ("high", "speedup_high"), ("verdict", "verdict")]
     assert [compared[key] for key, _ in keys] == [reported[key] for _, key in keys]
 

@@ -358,10 +358,10 @@ def question(rows: Sequence[ReportedRun], context: Context) -> Question:
             "--vs machine: mpsq never compares two machines, since processor, memory, cooling and system all differ",
             "compare each machine's MFU, or its speedup over its own CPU; --where machine=... selects one",
         )
-    for name in vs:
+    for name, given in zip(vs, options.vs, strict=True):
         if rows and name not in names and name not in SUBJECT:
-            hint = f"use --group-by {','.join([*names[:3], name])}"
-            raise UsageError(f"--vs: the rows are not grouped by {name}", hint)
+            hint = f"use --group-by {','.join([*names[:3], given])}"
+            raise UsageError(f"--vs: the rows are not grouped by {given}", hint)
     if "compile" in vs:
         vs["compile"] = {"1": True, "0": False}.get(vs["compile"], vs["compile"])
     fixed = [name for name in settings if name in names]
