@@ -222,13 +222,15 @@ def _ratio_end(x: Number, digits: int) -> str:
     return number(x, digits)
 
 
-def measured(x: Number, low: Number = None, high: Number = None, *, sign: bool = False) -> str:
+def measured(x: Number, low: Number = None, high: Number = None, *, sign: bool = False, least: int = 0) -> str:
     """Format a number in its own unit: with 4 significant digits, or as many decimals as its interval from `low` to
-    `high` needs: "2.3104"; with `sign` as a difference: "+0.0202"."""
+    `high` needs, but at `least` so many significant digits: "2.3104"; with `sign` as a difference: "+0.0202"."""
     if (text := not_finite(x)) is not None or x is None:
         return text or MISSING
     known = low is not None and high is not None and 0 < high - low < math.inf
     places = 1 - _exponent(high - low, 2) if known and low is not None and high is not None else 3 - _exponent(x, 4)
+    if known and least and x:
+        places = max(places, least - 1 - _exponent(x, least))
     if places > MOST_PLACES or abs(x) >= 10.0**MOST_PLACES:
         text = f"{x:.{max(0, places + _exponent(x, 4))}e}" if x else "0"
     else:

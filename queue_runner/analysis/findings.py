@@ -33,6 +33,8 @@ MOST_PAIRS = 8
 """Maximum number of ratios in words; the table has the others."""
 MOST_FACTORS = 3
 """Maximum number of factors or rows that a sentence names; the rest is counted."""
+VISIBLE = 0.01
+"""Relative difference of two ratios that a reader of a table notices."""
 NOTABLE = 1.25
 """Minimum ratio of the change of the real time to that of the iterations to be reported."""
 NOTABLE_EVAL = 2.0
@@ -105,7 +107,7 @@ def _ratios(family: Family, stated: Pair | None) -> list[str]:
     lines += [ratio(pair, family.unit, compiling=True) for pair in rest.twins[:MOST_PAIRS]]
     first = answer(rest)
     lines = [*filter(None, [first, compilation(rest, first)]), *(Finding(line) for line in lines if line != first)]
-    return [*lines, *_open(family), *_incomplete([*pairs, *family.twins]), *_disturbed(family), *_rare_events(family)]
+    return [*lines, *_open(family), *incomplete([*pairs, *family.twins]), *_disturbed(family), *_rare_events(family)]
 
 
 def compilation(family: Family, answer: str) -> str:
@@ -172,13 +174,19 @@ def _towards_an_answer(undecided: Sequence[Verdict], group: int, fewest: int) ->
     return f"mpsq rerun g{group} --rounds {fewest}" if fewest <= MOST_OFFERED else ""
 
 
-def _incomplete(pairs: Iterable[Pair]) -> Iterable[str]:
-    """Name the pairs that are compared over fewer rounds than their rows have runs."""
+def incomplete(pairs: Iterable[Pair]) -> Iterable[str]:
+    """Name the pairs that are compared over fewer rounds than their rows have runs; it is a caveat if the times of the
+    rows show another ratio."""
     for pair in pairs:
         if 0 < pair.verdict.n < max(len(pair.arm.times), len(pair.baseline.times)):
             names = f"{pair.arm.label} vs {pair.baseline.label}"
-            rounds = units.counted(pair.verdict.n, "round")
-            yield Finding(f"{names}: compared over the {rounds} in which both have a valid run")
+            where = f"the {units.counted(pair.verdict.n, 'round')} in which both have a valid run"
+            of_all = (pair.baseline.median_s or 0.0) / (pair.arm.median_s or 1.0)
+            of_rounds = pair.verdict.baseline / pair.verdict.value
+            if pair.verdict.of_time and not math.isclose(of_all, of_rounds, rel_tol=VISIBLE):
+                yield Caveat("ratios of complete rounds, times of all runs", f": {names} over {where}")
+            else:
+                yield Finding(f"{names}: compared over {where}")
 
 
 def other_clock(rows: Iterable[tuple[str, Sequence[ReportedRun]]]) -> Iterable[str]:
@@ -241,9 +249,8 @@ def metric_answer(family: Family, name: str) -> Iterable[str]:
 
 def _metric_answer(family: Family, name: str, best: Pair) -> str:
     arm, base, answer = best.arm.label, best.baseline.label, best.metrics[name]
-    size, *values = (
-        units.measured(x, answer.low, answer.high) for x in (abs(answer.change), answer.value, answer.baseline)
-    )
+    size = units.measured(abs(answer.change), answer.low, answer.high)
+    values = [units.measured(x, answer.low, answer.high, least=2) for x in (answer.value, answer.baseline)]
     interval = answer.interval
     if answer.word is Word.SAME:
         text = f"{name} of {arm} and {base} is {answer}"

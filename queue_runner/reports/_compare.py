@@ -224,7 +224,8 @@ def _shared(sides: Sequence[Sequence[Arm]]) -> str:
     arms = [arm for side in sides for arm in side]
     by_name = {name: _values(arms, name) for name in arms[0].key if name not in ("machine", "time_of")}
     words = [word(name, values[0]) for name, values in by_name.items() if len(values) == 1 and values[0] is not None]
-    shared = ", ".join(filter(None, words))
+    groups = _distinct(f"g{row.group_id}" for row in _runs(*sides))
+    shared = ", ".join(filter(None, [*words, *(groups if len(groups) == 1 else ())]))
     return f"both: {shared}" if shared else ""
 
 
@@ -293,7 +294,7 @@ def _measured(match: Match, compared: Family) -> Iterable[SideBySide]:
         low, high = (answer.low, answer.high) if answer else (None, None)
         change = answer.size if answer else units.MISSING
         values = [run_metrics.mean(arm, name) for arm in arms]
-        yield line(name, values, partial(units.measured, low=low, high=high), answer=answer, change=change)
+        yield line(name, values, partial(units.measured, low=low, high=high, least=2), answer=answer, change=change)
     for column, (title, format) in _USED.items():
         medians = [arm.median(column) for arm in arms]
         if any(value is not None for value in medians) and not (wall and column == "real_s"):
@@ -307,4 +308,5 @@ def _sentences(family: Family) -> Iterable[str]:
         if not pair.verdict.decided:
             yield f"undecided: {pair.verdict.next_step}"
         yield from (line for name in family.metrics for line in findings.metric_answer(family, name))
+    yield from findings.incomplete(family.pairs)
     yield from findings.without_words(family)

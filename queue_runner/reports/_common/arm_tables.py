@@ -157,7 +157,7 @@ def _metric(name: str, rows: Sequence[ArmRow], family: Family) -> Section:
 
     def value(row: ArmRow) -> str:
         ends = next(((x.low, x.high) for other in rows if (x := judged(row) or judged(other))), (None, None))
-        return units.measured(row.metrics[name].value, *ends)
+        return units.measured(row.metrics[name].value, *ends, least=2)
 
     def difference(row: ArmRow) -> str:
         return x.size if (x := judged(row)) else units.MISSING
