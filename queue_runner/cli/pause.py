@@ -69,8 +69,7 @@ def pause(
         tell("mpsq.pause/1", pausing.pause(layout, chosen(ids, tag), now=now), json, changed=None)
         return
     name = pausing.lane_of(layout, lane)
-    default = "after the running jobs" if when_done else "by hand"
-    changed, runs = pausing.pause_queue(layout, plain(reason or "").strip() or default, name, now=now)
+    changed, runs = pausing.pause_queue(layout, plain(reason or "").strip() or "by hand", name, now=now)
     if json:
         print_json("mpsq.pause/1", changed=changed, runs=runs)
     elif not when_done:

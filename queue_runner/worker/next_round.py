@@ -85,7 +85,7 @@ def _judged(layout: Layout, group_id: int, group: OpenGroup, now: float) -> tupl
     if obstacle := answers.obstacle(families, group.until.goal):
         return progress, obstacle
     if group.repeat >= MOST_ROUNDS:
-        return progress, f"there is no verdict after {MOST_ROUNDS} rounds; {needed}"
+        return progress, f"a verdict is still missing after {MOST_ROUNDS} rounds; {needed}"
     if group.until == Until() and (math.inf if more is None else more) > _most_rounds_left(group, now):
         return progress, needed
     return progress, ""
