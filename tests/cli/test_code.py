@@ -69,8 +69,8 @@ def test_where_there_is_no_patch_it_says_why(mpsq: Cli, code: Path, tmp_path: Pa
     mpsq.ok("submit", "--cwd", code, "--", "true")
     assert mpsq.ok("show", "1", "--diff").err.endswith("without changes\n")
     mpsq.ok("submit", "--", "true")
-    told = mpsq.ok("show", "2", "--diff").err
-    assert told.startswith("job 2: ") and "not in a repository" in told
+    note = mpsq.ok("show", "2", "--diff").err
+    assert note.startswith("job 2: ") and "not in a repository" in note
     mpsq.ok("submit", "--snapshot", "copy", "--", "true", "--cwd", tmp_path)
     assert "not in a repository" in mpsq.ok("show", "3", "--diff").err
     young = tmp_path / "young"

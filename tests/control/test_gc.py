@@ -96,7 +96,7 @@ def test_delete_with_results_leaves_no_row(mpsq: Cli, queue: Layout) -> None:
         if "job_id" in columns:
             assert not {id for (id,) in query(queue, f"SELECT job_id FROM {table}")} & {1, 2}, table
     assert query(queue, "PRAGMA foreign_key_check") == []
-    assert "is no job" in mpsq("delete", "1").err and mpsq("show", "1").code == 2
+    assert "job 1" in mpsq("delete", "1").err and mpsq("show", "1").code == 2
 
 
 @pytest.mark.parametrize(

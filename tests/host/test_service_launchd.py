@@ -138,8 +138,8 @@ def test_a_service_of_version_0_1_is_rewritten(mac: FakeLaunchd, agent: Launchd,
 
 
 def test_install_enables_and_bootstraps(mac: FakeLaunchd, agent: Launchd) -> None:
-    said = agent.install()
-    assert all(x in said for x in ("dev.mpsq.worker", "is installed", "process 35711, gui/501", "log out"))
+    answer = agent.install()
+    assert all(x in answer for x in ("dev.mpsq.worker", "is installed", "process 35711, gui/501", "log out"))
     assert verbs(mac) == ["enable", "bootstrap"]
     assert stat.S_IMODE(agent.path.stat().st_mode) == 0o644
     assert agent.log.exists()
@@ -171,8 +171,8 @@ def test_a_stopped_service_is_started(mac: FakeLaunchd, agent: Launchd) -> None:
     agent.install()
     mac.state["jobs"][GUI] |= {"state": "not running", "pid": 0, "last_exit": "0"}
     mac.state["calls"].clear()
-    said = agent.install()
-    assert "is started" in said and "process 35712" in said
+    answer = agent.install()
+    assert "is started" in answer and "process 35712" in answer
     assert verbs(mac) == ["kickstart"]
 
 
@@ -266,8 +266,8 @@ def test_stop_and_start(mac: FakeLaunchd, agent: Launchd, tmp_path: Path) -> Non
     assert "is stopped" in agent.stop()
     assert not agent.status().running and not mac.state["jobs"]
     other_shell = make(tmp_path, Path(agent.program.python), PATH="/elsewhere")
-    said = other_shell.start()
-    assert "is started" in said and "process 35712" in said
+    answer = other_shell.start()
+    assert "is started" in answer and "process 35712" in answer
     assert verbs(mac) == ["bootout", "enable", "bootstrap"] and agent.path.read_bytes() == written
     mac.state["jobs"][GUI] |= {"state": "not running", "pid": 0, "last_exit": "0"}
     assert "is started" in agent.start()
@@ -283,8 +283,8 @@ def test_a_restart_in_both_domains_keeps_the_one_that_runs(
     mac.run(["bootstrap", "user/501", str(agent.path)])
     mac.state["jobs"][left] |= {"state": "not running", "pid": 0, "last_exit": "0"}
     mac.state["calls"].clear()
-    said = agent.restart()
-    assert "is restarted" in said and "process 35713" in said
+    answer = agent.restart()
+    assert "is restarted" in answer and "process 35713" in answer
     assert list(mac.state["jobs"]) == [kept] and verbs(mac) == ["bootout", "kickstart"]
 
 
@@ -354,8 +354,8 @@ def test_restart_keeps_the_plist(mac: FakeLaunchd, agent: Launchd, tmp_path: Pat
     agent.install()
     mac.state["calls"].clear()
     from_another_shell = make(tmp_path, Path(agent.program.python), PATH="/elsewhere")
-    said = from_another_shell.restart()
-    assert "is restarted" in said and "process 35712" in said
+    answer = from_another_shell.restart()
+    assert "is restarted" in answer and "process 35712" in answer
     assert verbs(mac) == ["kickstart"]
     assert ["kickstart", "-k", GUI] in mac.state["calls"]
 
@@ -390,8 +390,8 @@ def test_status_names_what_is_wrong(mac: FakeLaunchd, agent: Launchd) -> None:
     agent.install()
     agent.path.unlink()
     Path(agent.program.python).unlink()
-    said = " ".join(problem for problem, _ in agent.status().problems)
-    assert "is missing" in said and "Python is gone" in said
+    answer = " ".join(problem for problem, _ in agent.status().problems)
+    assert "is missing" in answer and "Python is gone" in answer
     agent.path.write_text("no plist")
     assert any("another queue" in problem for problem, _ in agent.status().problems)
     del mac.state["jobs"][GUI]

@@ -130,8 +130,8 @@ def test_systemd_finds_nothing_wrong_with_it(tmp_path: Path, odd: str) -> None:
 
 
 def test_install_enables_and_starts(unit: Systemd, box: Path) -> None:
-    said = unit.install()
-    assert "is installed" in said and said.endswith("(process 4001)")
+    answer = unit.install()
+    assert "is installed" in answer and answer.endswith("(process 4001)")
     assert calls(box) == ["daemon-reload", "enable mpsq-worker.service", "restart mpsq-worker.service"]
     status = unit.status()
     assert (status.installed, status.running, status.pid, status.problems) == (True, True, 4001, ())
@@ -159,8 +159,8 @@ def test_a_changed_unit_is_read_and_restarted(unit: Systemd, box: Path, tmp_path
     assert any("has not reloaded" in problem for problem, _ in unit.status().problems)
     other = make(tmp_path, Path(unit.program.python), PYTORCH_X="1")
     calls(box)
-    said = other.install()
-    assert "reinstalled" in said and "process 4002" in said
+    answer = other.install()
+    assert "reinstalled" in answer and "process 4002" in answer
     assert calls(box)[0] == "daemon-reload"
 
 

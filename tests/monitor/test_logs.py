@@ -233,14 +233,14 @@ def test_a_job_is_followed_through_its_retries(queue: Layout, mpsq: Cli, no_wait
     ran = mpsq.ok("logs", "4", "-f", "--tail", "0")
     engine.dispose()
     assert ran.out == "second\n"  # --tail is of the log that was there
-    said = ran.err.splitlines()
-    assert [line.partition("  ")[0] for line in said if "worker" not in line] == [
+    answer = ran.err.splitlines()
+    assert [line.partition("  ")[0] for line in answer if "worker" not in line] == [
         "--- run 4.1: running",
         "--- run 4.1: FAILED(1)",
         "--- run 4.2 (attempt 2): running",
         "--- run 4.2: SUCCEEDED",
     ]
-    assert any("4.2 waits: no worker" in line for line in said)
+    assert any("4.2 waits: no worker" in line for line in answer)
 
 
 def test_a_run_that_nobody_records_is_not_waited_for_for_ever(
@@ -265,10 +265,10 @@ def test_what_is_waited_for_is_said_again_when_it_is_another_thing(
         lambda: client.pause(waiting),
         lambda: client.cancel(waiting),
     )
-    said = mpsq.ok("logs", waiting, "-f").err
-    told = [line.split(": ")[1] for line in said.splitlines() if line.startswith(f"run {waiting}.1 ")]
-    assert all(x in line for x, line in zip(("no worker", "paused (by hand)", "is released"), told, strict=True))
-    assert said.splitlines()[-1].startswith(f"--- run {waiting}.1: CANCELLED")
+    answer = mpsq.ok("logs", waiting, "-f").err
+    note = [line.split(": ")[1] for line in answer.splitlines() if line.startswith(f"run {waiting}.1 ")]
+    assert all(x in line for x, line in zip(("no worker", "paused (by hand)", "is released"), note, strict=True))
+    assert answer.splitlines()[-1].startswith(f"--- run {waiting}.1: CANCELLED")
 
 
 def test_a_reader_that_has_left_is_noticed_while_nothing_is_written() -> None:
@@ -309,8 +309,8 @@ def test_an_order_that_does_not_fit_the_logs_hides_nothing(queue: Layout, mpsq: 
 def test_a_run_without_output_says_so(queue: Layout, mpsq: Cli, no_waiting: Callable[..., None]) -> None:
     folder = RunDir(queue.run_dir("1.2"))
     folder.stdout.write_text("")
-    said = mpsq.ok("logs", "1", "--out").err
-    assert said.startswith("run 1.2 ") and said.endswith("nothing to stdout\n")
+    answer = mpsq.ok("logs", "1", "--out").err
+    assert answer.startswith("run 1.2 ") and answer.endswith("nothing to stdout\n")
     of_one = mpsq.ok("logs", "1")
     assert of_one.out == "warning\n" and "run 1.2, one of 2" in of_one.err
     folder.stderr.write_text("")

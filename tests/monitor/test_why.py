@@ -121,16 +121,16 @@ def test_rounds_of_a_budget_are_offered_only_where_they_are_accepted(home: Path,
 @pytest.mark.parametrize("kind", [None, Obstacle.GATE])
 def test_what_keeps_the_lane_is_not_read_from_a_sentence(kind: Obstacle | None) -> None:
     """A program may be called anything, and so may what a sentence says of it."""
-    said = "process 7 (waits for a quiet machine) of run 12.3 needs more than is free"
-    queue = QueueState(True, 1, said, None, blocked_kind=kind)
+    answer = "process 7 (waits for a quiet machine) of run 12.3 needs more than is free"
+    queue = QueueState(True, 1, answer, None, blocked_kind=kind)
     waiting = run("QUEUED", run_id=3, job_id=12, lane="machine", blocked_reason=None)
     found = _of_lane(waiting, queue, "") or _of_the_queue(waiting, queue, ())
     assert found.kind == "blocked" and "--no-gate" not in found.next_step
     kept = QueueState(
         True, 1, "run 12.3 needs more than is free: wait", None, blocked_kind=Obstacle.RESERVED, blocked_for=3
     )
-    own = _of_lane(waiting, kept, "")
-    assert own is not None and own.sentence.startswith("it needs more")
+    reason = _of_lane(waiting, kept, "")
+    assert reason is not None and reason.sentence.startswith("it needs more")
     assert _of_lane(replace(waiting, run_id=4), kept, "") is None
 
 
@@ -150,8 +150,8 @@ def test_a_run_whose_lanes_are_all_paused_does_not_start_immediately(
 
 def test_a_paused_lane_names_the_command_that_resumes_it() -> None:
     """It named mpsq resume --lane, which is refused."""
-    said = _lane_state(LaneState("cpu:0", None, 1.0, "by hand"))
-    assert "resume --lane cpu:0" in said and "(by hand)" in said
+    answer = _lane_state(LaneState("cpu:0", None, 1.0, "by hand"))
+    assert "resume --lane cpu:0" in answer and "(by hand)" in answer
 
 
 def test_a_run_behind_one_that_waits_for_quiet_has_its_turn_after_it() -> None:
@@ -172,11 +172,11 @@ def test_all_held_jobs_are_named(jobs: int, step: str) -> None:
 
 
 def test_a_sentence_for_every_outcome() -> None:
-    said = {
+    answer = {
         explain(run("DONE", outcome=str(outcome), exit_code=1, signal=1), RunContext(WORKER)).sentence
         for outcome in Outcome
     }
-    assert len(said) == len(Outcome)
+    assert len(answer) == len(Outcome)
 
 
 def test_a_reason_may_hold_braces() -> None:

@@ -47,9 +47,9 @@ def walk(
 @pytest.mark.parametrize("first", [1, 3, 12, 64, 5000])
 @pytest.mark.parametrize("most", [1, 2, 3, 12, 63, 100, 777])
 def test_the_largest_is_found_wherever_it_begins(first: int, most: int) -> None:
-    tried, said = walk(SearchRange("batch_size", first), most)
-    assert said.startswith(f"batch_size {most} is the largest")
-    assert f" {most + 1} does not" in said and "OUT_OF_MEMORY" in said
+    tried, answer = walk(SearchRange("batch_size", first), most)
+    assert answer.startswith(f"batch_size {most} is the largest")
+    assert f" {most + 1} does not" in answer and "OUT_OF_MEMORY" in answer
     assert {most, most + 1} <= {*tried} and tried[0] == first and len(tried) < 26
 
 
@@ -59,20 +59,20 @@ def test_the_order_of_the_values() -> None:
 
 @pytest.mark.parametrize("most", [4, 6, 383, 384, 390, 700, 1538, 5000])
 def test_only_multiples_of_the_step_are_tried(most: int) -> None:
-    tried, said = walk(SearchRange("n_embd", 384, step=6), most)
+    tried, answer = walk(SearchRange("n_embd", 384, step=6), most)
     assert all(value % 6 == 0 for value in tried) and len(tried) < 26
     best = most // 6 * 6
     if best:
-        assert {best, best + 6} <= {*tried} and said.startswith(f"n_embd {best:,} is the largest")
+        assert {best, best + 6} <= {*tried} and answer.startswith(f"n_embd {best:,} is the largest")
     else:
-        assert tried[-1] == 6 and said.startswith("not even n_embd 6")
+        assert tried[-1] == 6 and answer.startswith("not even n_embd 6")
 
 
 def test_the_ends_of_a_search_in_steps() -> None:
-    tried, said = walk(SearchRange("n", 8, 30, 4), 100)
-    assert tried == [8, 16, 28] and "n 28 works" in said and "largest allowed" in said
-    _, said = walk(SearchRange("n", 8, step=8), 10**6, per_value=1e8, memory=MEMORY)
-    assert "would need more" in said and int(said.split("; ")[1].split()[0].replace(",", "")) % 8 == 0
+    tried, answer = walk(SearchRange("n", 8, 30, 4), 100)
+    assert tried == [8, 16, 28] and "n 28 works" in answer and "largest allowed" in answer
+    _, answer = walk(SearchRange("n", 8, step=8), 10**6, per_value=1e8, memory=MEMORY)
+    assert "would need more" in answer and int(answer.split("; ")[1].split()[0].replace(",", "")) % 8 == 0
 
 
 @pytest.mark.parametrize("said", ["n_embd=384::6", "n_embd=384:768:6", "n_embd", "n_embd=8", "n_embd=8:512", "n=:64"])
@@ -81,27 +81,27 @@ def test_a_search_is_stored_as_it_was_asked_for(said: str) -> None:
 
 
 def test_the_ends_of_a_search() -> None:
-    tried, said = walk(SearchRange("n", 8, 20), 100)
-    assert tried == [8, 16, 20] and "n 20 works" in said and "largest allowed" in said
-    tried, said = walk(SearchRange("n", 4), 0)
-    assert tried == [4, 2, 1] and "not even n 1" in said and "OUT_OF_MEMORY" in said
+    tried, answer = walk(SearchRange("n", 8, 20), 100)
+    assert tried == [8, 16, 20] and "n 20 works" in answer and "largest allowed" in answer
+    tried, answer = walk(SearchRange("n", 4), 0)
+    assert tried == [4, 2, 1] and "not even n 1" in answer and "OUT_OF_MEMORY" in answer
 
 
 def test_what_would_not_fit_into_the_machine_is_not_tried() -> None:
     """On the CPU nothing but the machine's own memory is the limit, and reaching it hurts other programs."""
-    tried, said = walk(SearchRange("batch_size", 8), 10**9, per_value=1e8, memory=MEMORY)
+    tried, answer = walk(SearchRange("batch_size", 8), 10**9, per_value=1e8, memory=MEMORY)
     limit = (0.9 * MEMORY - 2e8) / 1e8
     assert max(tried) <= limit < max(tried) + 1 and tried[:4] == [8, 16, 32, 64]
-    assert all(x in said for x in ("smaller values", "90 % of", "16.0 GiB"))
+    assert all(x in answer for x in ("smaller values", "90 % of", "16.0 GiB"))
     assert walk(SearchRange("batch_size", 8), 40, per_value=1.0, memory=MEMORY)[0][-1] == 41
 
 
 def test_what_metal_does_not_recommend_is_not_tried_on_mps() -> None:
     """torch alone would take 1.7 times as much, which macOS serves from swap, and MLX whatever there is."""
     metal = search.of_metal(1.1e10, 1.0, MEMORY)
-    tried, said = walk(SearchRange("batch_size", 8), 10**9, per_value=1e8, memory=metal)
+    tried, answer = walk(SearchRange("batch_size", 8), 10**9, per_value=1e8, memory=metal)
     assert max(tried) == (1.1e10 - 2e8) / 1e8
-    assert all(x in said for x in ("than the 10.2 GiB", "Metal", "smaller values"))
+    assert all(x in answer for x in ("than the 10.2 GiB", "Metal", "smaller values"))
     assert "1.2 times the 10.2 GiB" in walk(SearchRange("n", 8), 10**9, 1e8, search.of_metal(1.1e10, 1.2, MEMORY))[1]
     for ratio in (1.7, float("inf")):  # asked for: no more than the machine has
         assert search.of_metal(1.1e10, ratio, MEMORY) == search.of_machine(MEMORY)
@@ -125,17 +125,19 @@ def test_the_second_value_is_no_larger_than_the_first_allows() -> None:
     assert state(SearchRange("n", 12, 20), [Probe(12, True, "", used_bytes=5 * 10**9)], metal).following == 20
     untold = [Probe(12, True, "", used_bytes=7 * 10**9), Probe(24, True, "")]
     assert state(SearchRange("n", 12), untold, metal).following == 25, "never below what works"
-    tried, said = walk(SearchRange("n", 60), 10**9, per_value=1e8, memory=metal)
-    assert tried[:2] == [60, 106] and max(tried) == 108 and said.startswith("n 108 is the largest") and " 109 " in said
+    tried, answer = walk(SearchRange("n", 60), 10**9, per_value=1e8, memory=metal)
+    assert (
+        tried[:2] == [60, 106] and max(tried) == 108 and answer.startswith("n 108 is the largest") and " 109 " in answer
+    )
 
 
 def mps_row(value: int, **more: Any) -> read.ProbeRow:
     spec = replace(plan(device="mps", find_max="batch_size=8").jobs[0].spec, find_max="batch_size=8")
     spec = replace(search.with_value(spec, "batch_size", value), env=more.pop("env", spec.env))
-    told = {"device": "mps", "reserved_bytes": value * 10**8, "recommended_bytes": 11 * 10**9, "swapped": 0}
+    note = {"device": "mps", "reserved_bytes": value * 10**8, "recommended_bytes": 11 * 10**9, "swapped": 0}
     ended = {"state": "DONE", "outcome": "SUCCEEDED", "exit_code": 0, "signal": None, "reason": None}
     recorded = {"job_id": value, "machine_hash": None, "max_rss_bytes": 10**8}
-    return read.ProbeRow(**{"spec_json": spec.to_json(), **recorded, **told, **ended, **more})
+    return read.ProbeRow(**{"spec_json": spec.to_json(), **recorded, **note, **ended, **more})
 
 
 def test_a_search_on_mps_is_judged_by_what_the_driver_reserved() -> None:
@@ -251,10 +253,10 @@ def test_a_search_ends_at_the_most_that_a_key_takes() -> None:
 def test_what_is_said_of_a_search_in_steps() -> None:
     """n_embd is searched for in multiples of its heads, which are no end of it: it said "It ends at :6"."""
     for asked in ("n_embd", "n_embd=384::6"):
-        said = " ".join(plan(find_max=asked, config="shakespeare_char", device="mps").warnings)
-        assert "that Metal recommends" in said and "multiples of 6" in said and "ends at :" not in said
-    said = " ".join(plan(find_max="n_embd=384:768:6", config="shakespeare_char", device="mps").warnings)
-    assert "ends at" not in said and "Metal" not in said
+        answer = " ".join(plan(find_max=asked, config="shakespeare_char", device="mps").warnings)
+        assert "that Metal recommends" in answer and "multiples of 6" in answer and "ends at :" not in answer
+    answer = " ".join(plan(find_max="n_embd=384:768:6", config="shakespeare_char", device="mps").warnings)
+    assert "ends at" not in answer and "Metal" not in answer
 
 
 def test_a_probe_asks_what_any_job_asks() -> None:
@@ -332,8 +334,8 @@ def test_two_searches_of_a_group_end_one_after_the_other(layout: Layout) -> None
     assert {row["priority"] for row in rows} == {3}
     assert len({row["asked_device"] for row in rows[:2]}) == 2
     with open_engine(layout.db).connect() as connection:
-        said = connection.execute(text("SELECT reason FROM job_events WHERE actor = 'worker' AND verb = 'submit'"))
-        assert any("batch_size 4 works" in line and "8 is next" in line for line in said.scalars())
+        answer = connection.execute(text("SELECT reason FROM job_events WHERE actor = 'worker' AND verb = 'submit'"))
+        assert any("batch_size 4 works" in line and "8 is next" in line for line in answer.scalars())
 
 
 def test_what_a_run_on_mps_reports_reaches_its_search(layout: Layout) -> None:

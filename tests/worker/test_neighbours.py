@@ -88,20 +88,20 @@ def box(engine: Engine, layout: Layout) -> Box:
 @pytest.mark.parametrize("first", ["own", "other"])
 def test_both_runs_carry_it_in_whatever_order_their_ends_are_seen(box: Box, first: str) -> None:
     """As by a worker that was down while both ended."""
-    own, other = box.run("cpu:0", 100.0, 200.0), box.run("cpu:1", 150.0, 170.0)
-    ends = [(*own, 100.0, 200.0), (*other, 150.0, 170.0)]
+    reason, other = box.run("cpu:0", 100.0, 200.0), box.run("cpu:1", 150.0, 170.0)
+    ends = [(*reason, 100.0, 200.0), (*other, 150.0, 170.0)]
     for run, folder, began, ended in ends if first == "own" else ends[::-1]:
         box.end(run, folder, began, ended)
-    for (run, _), share, neighbour in ((own, " 20.0 % ", " 2.1 on cpu:1"), (other, " 100 % ", " 1.1 on cpu:0")):
-        (said,) = box.said(run)
-        assert share in said and said.endswith(neighbour)
-    assert (box.share(own[0]), box.share(other[0])) == (pytest.approx(0.2), pytest.approx(1.0))
+    for (run, _), share, neighbour in ((reason, " 20.0 % ", " 2.1 on cpu:1"), (other, " 100 % ", " 1.1 on cpu:0")):
+        (answer,) = box.said(run)
+        assert share in answer and answer.endswith(neighbour)
+    assert (box.share(reason[0]), box.share(other[0])) == (pytest.approx(0.2), pytest.approx(1.0))
 
 
 def test_one_that_outlasts_the_run_counts_to_its_end(box: Box) -> None:
-    own, _ = box.run("cpu:0", 100.0, 200.0), box.run("cpu:1", 150.0)
-    box.end(*own, 100.0, 200.0)
-    assert box.share(own[0]) == pytest.approx(0.5)
+    reason, _ = box.run("cpu:0", 100.0, 200.0), box.run("cpu:1", 150.0)
+    box.end(*reason, 100.0, 200.0)
+    assert box.share(reason[0]) == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize(
@@ -117,22 +117,22 @@ def test_one_that_outlasts_the_run_counts_to_its_end(box: Box) -> None:
 def test_what_was_not_beside_it(
     box: Box, lane: str, began: float, ended: float | None, changes: dict[str, Any]
 ) -> None:
-    own, _ = box.run("cpu:0", 100.0, 200.0), box.run(lane, began, ended, **changes)
-    box.end(*own, 100.0, 200.0)
-    assert box.said(own[0]) == [] and box.share(own[0]) is None
+    reason, _ = box.run("cpu:0", 100.0, 200.0), box.run(lane, began, ended, **changes)
+    box.end(*reason, 100.0, 200.0)
+    assert box.said(reason[0]) == [] and box.share(reason[0]) is None
 
 
 def test_a_neighbour_whose_fence_no_worker_has_seen_yet_counts(box: Box) -> None:
-    own = box.run("cpu:0", 100.0, 200.0)
+    reason = box.run("cpu:0", 100.0, 200.0)
     _, there = box.run("cpu:1", 150.0, started_at=None)
     fence = {"v": 1, "run": "2.1", "boot_id": "boot", "warden_pid": os.getpid(), "warden_start": 1.0, "at": 150.0}
     (there.path / "warden" / "started").write_text(json.dumps(fence))
-    box.end(*own, 100.0, 200.0)
-    assert box.share(own[0]) == pytest.approx(0.5)
+    box.end(*reason, 100.0, 200.0)
+    assert box.share(reason[0]) == pytest.approx(0.5)
 
 
 def test_a_run_that_was_sent_elsewhere_has_no_neighbours_here(box: Box, engine: Engine) -> None:
-    own, folder = box.run("slurm-g1-0a1b2c", 100.0, 200.0, on={"to": "slurm"})
+    reason, folder = box.run("slurm-g1-0a1b2c", 100.0, 200.0, on={"to": "slurm"})
     box.run("cpu:1", 150.0, 170.0)
     with writing(engine) as connection:
-        assert finish.find_neighbours(connection, own, folder, convert(exit_of(100.0, 200.0), RunEnd)) == []
+        assert finish.find_neighbours(connection, reason, folder, convert(exit_of(100.0, 200.0), RunEnd)) == []
