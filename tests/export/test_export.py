@@ -37,7 +37,7 @@ def test_every_target_is_known() -> None:
     assert all(name == formats.load(name).NAME and formats.load(name).HELP for name in TARGETS)
     with pytest.raises(UsageError, match='cannot export to "parket"') as error:
         formats.load("parket")
-    assert 'did you mean "parquet"' in error.value.hint
+    assert 'mean "parquet"' in error.value.hint
 
 
 @pytest.mark.parametrize("target", ["csv", "jsonl", "parquet"])

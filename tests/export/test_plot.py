@@ -101,7 +101,7 @@ def test_rows_without_iterations_show_their_real_time(home: Path, tmp_path: Path
     found = plot(store)
     assert found.comparisons[0].family.wall
     picture.write(found, tmp_path / "a.svg")
-    assert "real time of the run (s)" in (tmp_path / "a.svg").read_text()
+    assert "real time" in (tmp_path / "a.svg").read_text()
 
 
 def test_many_rows_and_machines(home: Path, tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_many_rows_and_machines(home: Path, tmp_path: Path) -> None:
     for k in range(30):
         store.run(median_s=0.1 + k / 100, params={"lr": k // 2}, machine={"name": "a" if k % 2 else "b"})
     found = plot(store)
-    assert [len(one.rows) for one in found.comparisons] == [15] and "1 older comparison not drawn" in found.notes[0]
+    assert [len(one.rows) for one in found.comparisons] == [15] and "1 older comparison" in found.notes[0]
     found = plot(store, where=["device=cpu"])
     assert [len(one.rows) for one in found.comparisons] == [15, 15] and not found.notes
     picture.write(found, tmp_path / "a.png")
@@ -133,7 +133,7 @@ def test_the_option_of_report(compared: Store, mpsq: Cli, tmp_path: Path, monkey
     assert out.read_bytes() == before, "the same picture, byte by byte"
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     ran = mpsq("report", "--plot", tmp_path / "c.png")
-    assert ran.code == 2 and "is not installed here" in ran.err and "pip install matplotlib" in ran.err
+    assert ran.code == 2 and "not installed" in ran.err and "pip install matplotlib" in ran.err
     assert not (tmp_path / "c.png").exists()
 
 

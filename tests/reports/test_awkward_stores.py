@@ -85,13 +85,13 @@ def said(store: Store, name: str, explain: bool = False, **options: Any) -> str:
 
 
 def test_nothing_to_report_is_told_by_what_became_of_the_runs(store: Store) -> None:
-    assert "resnet50 --set mode=eval) yet: mpsq submit adds runs" in said(store, "train-vs-infer")
+    assert all(x in said(store, "train-vs-infer") for x in ("--set mode=eval", "yet: mpsq submit"))
     failed(store)
-    assert "2 of 2 that ended did not succeed (newest: 1.2 OUT_OF_MEMORY, see mpsq why 1.2)" in said(store, "memory")
-    assert "out of memory before the first reported iteration: 1.2" in said(store, "memory")
+    text = said(store, "memory")
+    assert all(x in text for x in ("2 of 2", "1.2 OUT_OF_MEMORY", "mpsq why 1.2", "reported iteration: 1.2"))
     assert "mpsq worker" not in said(store, "train-vs-infer")
     add(store, "cpu", [], outcome=None, median_s=None)
-    assert "1 has not ended (see mpsq status)" in said(store, "train-vs-infer")
+    assert all(x in said(store, "train-vs-infer") for x in ("1 has not ended", "mpsq status"))
     assert "stored values" not in said(store, "train-vs-infer", where=["device=cuda"])
 
 
@@ -104,18 +104,17 @@ def test_rows_that_pool_frameworks_are_of_none(store: Store) -> None:
 
 def test_few_iterations_are_told_and_none_are_too(store: Store) -> None:
     one_iteration(store)
-    few = "fewer than 10 measured iterations per run: cpu eager jax (1), cpu eager torch (1), cuda eager jax (1)"
+    few = "per run: cpu eager jax (1), cpu eager torch (1), cuda eager jax (1)"
     text = said(store, "devices", explain=True)
-    assert few in text and "measured iterations per run: cuda eager torch (1)" not in text
+    assert few in text and "per run: cuda" not in text
     few = {"n_measure": 3, "n_iters": 5}
     store.run("cpu", workload="vgg16", hello=HELLO, summary=few)
-    assert "resnet50 tiny cpu eager jax (1)" in said(store, "devices", explain=True)
-    assert "--set max_iters=N sets the number" in said(store, "devices", explain=True)
+    assert "resnet50 tiny cpu" in said(store, "devices", explain=True)
+    assert "--set max_iters=N" in said(store, "devices", explain=True)
     windowed = said(store, "devices", explain=True, iters="1000:2000")
     assert "(0)" in windowed and "max_iters" not in windowed and "--iters selects them" in windowed
-    assert "no iterations 7 to 9 (--iters) in 5 runs" in said(
-        store, "iterations", where=["device=cpu,cuda"], iters="7:9"
-    )
+    windowed = said(store, "iterations", where=["device=cpu,cuda"], iters="7:9")
+    assert "no iterations 7 to 9" in windowed and "in 5 runs" in windowed
 
 
 def test_a_command_that_is_named_can_be_typed(store: Store) -> None:
@@ -127,7 +126,7 @@ def test_a_command_that_is_named_can_be_typed(store: Store) -> None:
 def test_a_comparison_without_a_run_that_counts_says_so(store: Store) -> None:
     contended(store)
     text = said(store, "frameworks")
-    assert "nothing to compare: no row has a valid run" in text and "mean loss" not in text
+    assert "no row has" in text and "mean loss" not in text
 
 
 def test_two_runs_have_one_rate_in_every_report(store: Store) -> None:
@@ -149,6 +148,6 @@ def test_whose_loss_is_no_number_is_not_confused(store: Store) -> None:
     add(store, "cuda", [4.0, 3.0])
     add(store, "mps", [4.0, math.nan])
     text = said(store, "numerics")
-    assert "cuda eager has a finite loss from iteration 1 on, where the baseline's is NaN or infinite" in text
-    assert "mps eager equals the baseline over 1 iteration; both are NaN or infinite from 1 on" in text
-    assert " NaN " in text
+    assert all(x in text for x in ("cuda eager has a", " a finite loss", "from iteration 1 on"))
+    assert all(x in text for x in ("mps eager equals", "over 1 iteration;", "infinite from 1 on"))
+    assert " NaN NaN " in text

@@ -21,18 +21,13 @@ def modes(store: Store) -> Store:  # noqa: F811
 
 def test_each_mode_is_a_row_with_the_eager_row_as_its_twin(modes: Store) -> None:
     result = modes.report()
-    found = rows(result)
-    assert {label: row["median_s"] for label, row in found.items()} == {
-        "cuda eager": 0.4,
-        "cuda compiled": 0.2,
-        "cuda compiled(reduce-overhead)": 0.1,
-        "cuda compiled(max-autotune)": 0.05,
-    }
-    assert [row["compile"] for row in found.values()] == [False, True, "max-autotune", "reduce-overhead"]
+    found = {row["compile"]: row for row in result.rows}
+    assert {mode: row["median_s"] for mode, row in found.items()} == TIMES and len(result.rows) == 4
+    assert [*found] == [False, True, "max-autotune", "reduce-overhead"]
     assert {row["compile_cost_s"] for row in found.values()} == {None, 20.0}
-    assert found["cuda compiled(max-autotune)"]["speedup"] == pytest.approx(8)
-    assert "compiled(reduce-overhead) was 4.00 x faster than eager" in words(result)
-    assert "compiling for cuda in max-autotune costs 20.0 s" in words(result)
+    assert found["max-autotune"]["speedup"] == pytest.approx(8)
+    assert "reduce-overhead) was 4.00 x" in words(result)
+    assert "max-autotune costs 20.0 s" in words(result)
 
 
 def test_a_mode_is_a_baseline_and_a_selection(modes: Store) -> None:
@@ -47,7 +42,7 @@ def test_a_mode_is_a_baseline_and_a_selection(modes: Store) -> None:
 
 def test_reports_of_single_runs_name_the_mode(modes: Store) -> None:
     labels = [row["label"] for row in modes.report("time").rows]
-    assert labels[2] == "nanogpt tiny cuda compiled(reduce-overhead) fp32"
+    assert "compiled(reduce-overhead)" in labels[2]
 
 
 @pytest.mark.parametrize("name", ["frameworks", "train-vs-infer", "breakdown"])

@@ -179,7 +179,8 @@ def test_mfu_has_a_sourced_peak_and_never_a_gpus_for_a_cpu(store: Store) -> None
     found = rows(result)
     assert found["cpu eager"]["mfu"] is None
     assert found["mps eager"]["mfu"] == pytest.approx(FLOPS_PER_ITER / 0.22 / (32 * 128 * 2 * 1.296e9))
-    assert any(note.startswith("MFU: relative to 10.6 TFLOP/s, Apple M1 Max fp32 (32 cores") for note in result.notes)
+    [note] = [note for note in result.notes if note.startswith("MFU")]
+    assert all(x in note for x in ("10.6 TFLOP/s", "Apple M1 Max", "fp32 (32 cores"))
 
 
 def test_a_gpu_without_a_built_in_peak_gets_the_command_that_measures_it(store: Store) -> None:
@@ -192,7 +193,7 @@ def test_a_gpu_without_a_built_in_peak_gets_the_command_that_measures_it(store: 
             hello={"device_name": "Apple M5"},
         )
     [note] = [note for note in store.report().notes if note.startswith("MFU")]
-    assert "the peak of Apple M5 is unknown" in note and "mpsq submit matmul --config peak" in note
+    assert "Apple M5 is unknown" in note and "matmul --config peak" in note
 
 
 def test_runs_of_two_gpus_are_a_row_with_the_peak_of_both(store: Store) -> None:
@@ -204,7 +205,7 @@ def test_runs_of_two_gpus_are_a_row_with_the_peak_of_both(store: Store) -> None:
     assert sorted(found) == ["cpu eager", "cpu eager processes=2", "cuda eager", "cuda eager 2 GPUs"]
     one, two = found["cuda eager"], found["cuda eager 2 GPUs"]
     assert two["mfu"] == pytest.approx(one["mfu"]) and two["peak_flops"] == 2e13
-    assert two["peak_source"] == "2 GPUs, each: given by the user"
+    assert two["peak_source"].startswith("2 GPUs, each: given")
     assert set(rows(store.report(where=["gpus=2"]))) == {"cuda eager 2 GPUs", "cpu eager"}
 
 
@@ -212,7 +213,7 @@ def test_a_peak_of_the_users_own(store: Store) -> None:
     store.run("mps", False, 0.22)
     found = rows(store.report(peak_tflops={"mps": 10.0}))["mps eager"]
     assert found["mfu"] == pytest.approx(FLOPS_PER_ITER / 0.22 / 1e13)
-    assert found["peak_source"] == "given by the user"
+    assert "by the user" in found["peak_source"]
 
 
 def test_invalid_runs_are_left_out_and_said(store: Store) -> None:
@@ -224,11 +225,11 @@ def test_invalid_runs_are_left_out_and_said(store: Store) -> None:
     result = store.report()
     assert rows(result)["mps eager"]["median_s"] == 0.2
     assert (rows(result)["mps eager"]["n_valid"], rows(result)["mps eager"]["n_runs"]) == (1, 4)
-    assert "2.2 contended (other programs used 40%" in words(result)
+    assert "2.2 contended (other programs" in words(result)
     assert "2.3, 2.4 FAILED(1): RuntimeError: boom" in words(result)
     counted = store.report(include_invalid=True)
     assert rows(counted)["mps eager"]["median_s"] == pytest.approx(math.sqrt(0.2 * 0.9))
-    assert "included by --all (contended): 2.2 contended" in words(counted)
+    assert "--all (contended): 2.2" in words(counted)
 
 
 def test_a_report_of_invalid_runs_alone_is_not_empty(store: Store) -> None:
@@ -237,7 +238,7 @@ def test_a_report_of_invalid_runs_alone_is_not_empty(store: Store) -> None:
     result = store.report()
     assert rows(result)["mps eager"]["median_s"] == 0.2
     assert all(row["speedup"] is None for row in result.rows)
-    assert "slept (the machine slept 3.0 s)" in words(result) and "is not compared" in words(result)
+    assert "slept (the machine" in words(result) and "is not compared" in words(result)
 
 
 def test_caveats_are_marked_and_explained(store: Store) -> None:
@@ -245,14 +246,14 @@ def test_caveats_are_marked_and_explained(store: Store) -> None:
     result = store.report()
     table = result.sections[0]
     assert [column.show(table.rows[0]) for column in table.columns if column.key == "marks"] == ["a"]
-    assert "a = battery: the machine ran on battery (1.1)" in result.notes
+    assert any(note.startswith("a = battery") and "(1.1)" in note for note in result.notes)
 
 
 def test_runs_that_have_not_ended_are_counted_apart(store: Store) -> None:
     store.run("cpu", False, 2.0)
     store.run("cpu", False, None, outcome=None)
     result = store.report()
-    assert rows(result)["cpu eager"]["n_runs"] == 1 and "1 run has not ended yet" in result.notes
+    assert rows(result)["cpu eager"]["n_runs"] == 1 and "1 run has not" in words(result)
 
 
 def test_two_machines_are_never_compared(store: Store) -> None:
@@ -260,10 +261,7 @@ def test_two_machines_are_never_compared(store: Store) -> None:
     store.run("mps", False, 0.2, machine={"name": "b"})
     result = store.report()
     assert all(row["speedup"] is None for row in result.rows)
-    said = (
-        "runs of 2 machines: in separate tables, never compared: processor, memory, cooling and system differ at once"
-    )
-    assert said in result.notes
+    assert "runs of 2 machines" in words(result)
 
 
 def test_machines_of_one_kind_answer_together(store: Store) -> None:
@@ -279,8 +277,8 @@ def test_machines_of_one_kind_answer_together(store: Store) -> None:
     counts = [(row["n_machines"], row["n_runs"]) for row in result.rows if row["device"] == "mps"]
     assert counts == [(1, 1), (1, 1), (3, 5)]
     assert any("10.0" in line and "5 rounds on 3 machines" in line for line in result.lines)
-    assert any("runs of 3 kinds of machine: in separate tables" in note for note in result.notes)
-    assert any("5 runs each on 3 machines" in section.title for section in result.sections)
+    assert "of 3 kinds of" in words(result)
+    assert any("5 runs" in section.title and "on 3 machines" in section.title for section in result.sections)
 
 
 def test_a_ratio_to_another_machine_is_refused_with_the_reason(store: Store) -> None:
@@ -290,10 +288,10 @@ def test_a_ratio_to_another_machine_is_refused_with_the_reason(store: Store) -> 
     store.run("cuda", False, 0.1, machine={"name": "desktop"})
     result = store.report(vs="device=cuda")
     assert all(row["speedup"] is None for row in result.rows if row["device"] != "cuda")
-    assert any("runs of 2 machines: in separate tables" in note for note in result.notes)
-    with pytest.raises(UsageError, match="never compares two machines, since processor, memory, cooling") as caught:
+    assert "runs of 2 machines" in words(result)
+    with pytest.raises(UsageError, match="never compares two machines") as caught:
         store.report(vs="machine=desktop")
-    assert "its speedup over its own CPU" in caught.value.hint
+    assert "its own CPU" in caught.value.hint
 
 
 def test_software_that_differs_is_a_named_factor(store: Store) -> None:
@@ -335,15 +333,15 @@ def test_choosing_runs(grid: Store) -> None:
     assert [row["n_runs"] for row in grid.report(selectors=["1"]).rows] == [5]
     assert len(grid.report(selectors=["g1"]).rows) == 4
     nothing = grid.report(where=["device=tpu"])
-    assert nothing.rows == [] and "stored values of device: cpu, mps" in words(nothing)
+    assert nothing.rows == [] and "device: cpu, mps" in words(nothing)
     grid.run(params={"lr": 0.1})
-    assert "stored values of lr: 0.1" in words(grid.report(where=["lr=7"]))
+    assert "of lr: 0.1" in words(grid.report(where=["lr=7"]))
 
 
 def test_grouping_says_what_it_pools(grid: Store) -> None:
     result = grid.report(group_by="device")
     assert [row["n_runs"] for row in result.rows] == [10, 10]
-    assert "rows pool runs that differ in compile: --group-by separates them" in result.notes
+    assert "differ in compile:" in words(result)
 
 
 @pytest.mark.parametrize(
@@ -393,7 +391,7 @@ def test_time_is_a_table_with_the_memory_of_the_gpu_where_there_is_one(grid: Sto
     assert "GPU memory" in text and "3.00 GiB" in text and "FAILED" in text
     grid.run("xpu", exit={"slept_s": 2.0})
     slept = printing.as_text("time", grid.report("time", where=["device=xpu"]), "table")
-    assert "real, user, sys, slept: seconds" in slept
+    assert "sys, slept: seconds" in slept
 
 
 def test_times_of_a_sweep_name_the_settings_that_differ(store: Store) -> None:
@@ -417,7 +415,7 @@ def test_the_time_of_the_preparation_stands_apart(store: Store) -> None:
     result = store.report("time")
     assert result.rows[0]["prepared_s"] == 9.7
     assert "prepared" in [column.title for column in result.sections[0].columns]
-    assert "prepared: seconds before the run, not part of the other times" in result.lines
+    assert "prepared: seconds" in words(result)
 
 
 def test_breakdown_of_a_run_without_phases_shows_real_alone(store: Store) -> None:
@@ -443,7 +441,7 @@ def test_iterations_of_the_chosen_runs_or_of_the_newest(store: Store) -> None:
 @pytest.mark.parametrize("name", reports.names())
 def test_every_report_of_an_empty_store_says_so(store: Store, name: str) -> None:
     result = store.report(name)
-    assert result.rows == [] and "mpsq worker executes them" in words(result)
+    assert result.rows == [] and "mpsq worker" in words(result)
 
 
 @pytest.mark.parametrize("name", reports.names())
@@ -468,7 +466,7 @@ def test_a_report_of_its_own_suits_a_workload() -> None:
 def test_an_unknown_report_gets_the_nearest_name() -> None:
     with pytest.raises(UsageError) as error:
         reports.load("divices")
-    assert 'did you mean "devices"' in error.value.hint
+    assert 'mean "devices"' in error.value.hint
 
 
 def test_a_report_of_sql_and_columns_alone(grid: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -504,7 +502,7 @@ def test_the_first_iteration_is_of_the_runs_whose_compile_cost_stands_beside_it(
         store.run("cpu", True, 0.1, hello={"compile_cache": cache}, summary={"first_iter_s": first_s})
     result = store.report()
     assert result.rows[0]["first_iter_s"] == 20.0
-    assert "of compiled rows, with a cold cache" in printing.as_text("devices", result, "table", explain=True)
+    assert "with a cold cache" in printing.as_text("devices", result, "table", explain=True)
 
 
 def test_commands_with_other_arguments_are_rows_of_their_own(store: Store) -> None:
@@ -562,13 +560,14 @@ def test_the_newest_of_many_comparisons_are_shown_and_all_are_told(store: Store)
     assert len(result.rows) == 9 and result.rows[0]["config"] == "c8"
     titles = [section.title for section in result.sections if section.title]
     assert [t.split(",")[0] for t in titles] == ["A: nanogpt c8", "B: nanogpt c7", "C: nanogpt c6", "D: nanogpt c5"]
-    assert "5 older submissions not shown: mpsq report g5" in printing.as_text("devices", result, "table")
+    text = printing.as_text("devices", result, "table")
+    assert "5 older submissions" in text and "mpsq report g5" in text
     assert len([s for s in store.report(where=["workload=nanogpt"]).sections if s.title]) == 9
 
 
 def test_vs_names_the_row_without_a_setting_and_hints_what_can_be_typed(store: Store) -> None:
     asked = "device=mps,compile=off,mps_layout_optimization=unset"
-    assert "no run at all" in words(store.report(vs=asked)) or "there is no run" in words(store.report(vs=asked))
+    assert "is no run" in words(store.report(vs=asked))
     for variables in ({}, {"TORCHINDUCTOR_LAYOUT_OPTIMIZATION": "0"}):
         for compile in (False, True):
             store.run("mps", compile, software={"versions": {"torch": "2.13.0"}, "variables": variables})
@@ -602,7 +601,7 @@ def test_tables_of_two_machines_say_which(store: Store, name: str) -> None:
     alone = store.report(name, where=[f"machine={first[:10]}"])
     assert alone.rows and not any("machine " in section.title for section in alone.sections)
     if name == "devices":
-        assert f"machine {first[:7]}: one, 8 cores, one with 32 GPU cores" in words(result)
+        assert f"machine {first[:7]}: one, 8 cores" in words(result) and "one with 32 GPU" in words(result)
 
 
 def test_a_run_that_ended_as_nan_has_no_finite_last_loss(store: Store) -> None:
@@ -610,7 +609,7 @@ def test_a_run_that_ended_as_nan_has_no_finite_last_loss(store: Store) -> None:
     store.run("cpu", taints=lost, summary={"loss_first": 4.2, "loss_last": None})
     result = store.report("devices")
     assert math.isnan(result.rows[0]["loss_last"])
-    assert " nan" in printing.as_text("devices", result, "table", explain=True).split("ms/iter: the median")[0]
+    assert " nan" in printing.as_text("devices", result, "table", explain=True).split("ms/iter: the")[0]
     assert '"loss_last": "nan"' in printing.as_text("devices", result, "json")
     store.run("cpu", summary={"loss_first": 4.2, "loss_last": 2.0})
     assert store.report("devices").rows[0]["loss_last"] == 2.0  # of the runs that count
@@ -621,7 +620,7 @@ def test_time_per_token_is_told_per_token(store: Store) -> None:
     store.run("cpu", hello={"tokens_per_iter": 100.0})
     store.run("mps", hello={"tokens_per_iter": 200.0})
     text = words(store.report())
-    assert "mps eager was 2.00 x faster than cpu eager per token, 2,000 vs 1,000 tokens/s" in text
+    assert all(x in text for x in ("was 2.00 x faster", "per token", "2,000 vs 1,000 tokens/s"))
 
 
 def test_long_names_still_fit_into_80_columns(store: Store) -> None:
@@ -642,7 +641,7 @@ def test_rounds_of_one_submission_are_compared_and_runs_one_after_the_other_are_
     together, apart = (rows(store.report(where=[f"group={groups}"]))["mps eager"] for groups in ("1", "2,3"))
     assert (together["verdict"], together["n_rounds"], together["undecided_because"]) == ("faster", 6, None)
     assert (apart["verdict"], apart["n_rounds"]) == ("undecided", 0)
-    assert "one after the other" in apart["undecided_because"]
+    assert "one after" in apart["undecided_because"]
 
 
 def test_a_row_with_two_speeds_in_earlier_submissions_waits(store: Store) -> None:
@@ -706,7 +705,7 @@ def test_by_time_overrides_the_metric_of_the_submission(store: Store) -> None:
     store.db.execute("UPDATE groups SET aim = ?", [Aim("score", {"": 0.2}).to_json()])
     assert store.report().lines[0].startswith("undecided: score of")
     result = store.report(by="time")
-    assert "the same within 20 %" in result.lines[0] and "no verdict on time" not in words(result)
+    assert "the same within 20 %" in result.lines[0] and "verdict on time" not in words(result)
     (family,) = result.families
     assert answers.reached([family], "decided")
 

@@ -74,7 +74,7 @@ def test_an_even_history_has_no_step(store: Nights) -> None:
     store.nights(lambda k: 0.1)
     result = store.report("trend")
     assert row(result)["steps"] == [] and result.exit_code == 0
-    assert "no step in 1 row" in result.lines
+    assert result.lines[0].startswith("no step in 1 ")
 
 
 def test_a_few_points_say_what_adds_more(store: Nights) -> None:
@@ -86,8 +86,8 @@ def test_a_few_points_say_what_adds_more(store: Nights) -> None:
 def test_rows_are_labelled_by_their_settings(store: Nights) -> None:
     for batch in (8, 16):
         store.nights(lambda k: 0.1, n=9, params={"batch_size": batch})
-    labels = [row["label"] for row in store.report("trend").rows]
-    assert labels == ["nanogpt tiny mps eager fp32 batch_size=8", "nanogpt tiny mps eager fp32 batch_size=16"]
+    labels = [str(row["label"]).split()[-1] for row in store.report("trend").rows]
+    assert labels == ["batch_size=8", "batch_size=16"]
 
 
 def test_steps_of_the_wall_time_of_a_command_and_of_a_metric(store: Nights) -> None:
@@ -115,7 +115,7 @@ def test_a_clock_that_cannot_be_trusted_is_in_no_history(store: Nights) -> None:
     result = store.report("trend")
     assert row(result)["time_of"] == "phase" and not row(result)["steps"]
     assert row(result)["value"] == pytest.approx(0.1, rel=0.01)
-    assert any("because reported times are doubtful" in line for line in result.lines)
+    assert any("doubtful" in line for line in result.lines)
     store.db.execute("UPDATE summaries SET measure_s = NULL")
     assert row(store.report("trend"))["time_of"] == "run" and row(store.report("trend"))["value"] == pytest.approx(30)
 

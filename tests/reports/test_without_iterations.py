@@ -31,7 +31,7 @@ def test_a_value_without_a_time_says_why(store: Store) -> None:  # noqa: F811
     store.run(params={"batch_size": 32}, median_s=None)
     text = printing.as_text("scaling", store.report("scaling"), "table", explain=True)
     assert "invalid:" in text and "  contended" in text and "no iterations" in text
-    assert "largest batch_size that fits: 32" in text and "it is the largest that\n  was tried" in text
+    assert "fits: 32" in text and "was tried" in text
 
 
 def test_iterations_that_are_all_warm_up_give_no_answer(store: Store) -> None:  # noqa: F811
@@ -42,7 +42,7 @@ def test_iterations_that_are_all_warm_up_give_no_answer(store: Store) -> None:  
                 exit={"real_s": real_s},
             )  # fmt: skip
     text = " ".join(printing.as_text("devices", store.report(), "table").split())
-    assert "nothing to compare: batch_size=4 ran 10 iterations, all of them warm-up" in text
+    assert all(x in text for x in ("nothing to compare", "ran 10 iterations", "warm-up"))
     assert " x slower" not in text and "wall" not in text
 
 
@@ -83,7 +83,7 @@ def test_the_gallery_has_the_wall_time_of_commands_and_counts_failures_of_all_ro
     assert (row["median_s"], row["time_of"]) == (1.5, "run")
     text = printing.as_text("gallery", result, "table")
     assert "wall s" in text and "1.500" in text and "ms/iter" not in text
-    assert "1 run left out (FAILED(1))" in text, "the page counts them, too"
+    assert "1 run left" in text and "out (FAILED(1))" in text, "the page counts them, too"
 
 
 def test_missing_runs_are_offered_as_they_were_selected(store: Store) -> None:  # noqa: F811
@@ -93,17 +93,16 @@ def test_missing_runs_are_offered_as_they_were_selected(store: Store) -> None:  
             ended = {} if batch == 8 else {"outcome": "FAILED", "exit_code": 1}
             store.run(params={"batch_size": batch}, group=group, **ended)  # type: ignore[arg-type]
     newest = words(store.report("missing"))
-    assert "newest group only, g2: mpsq report missing g1 shows the one before" in newest
-    assert "mpsq report missing --submit queues" in newest
+    assert all(x in newest for x in ("only, g2:", "mpsq report missing g1", "report missing --submit"))
     filtered = words(store.report("missing", where=["device=cpu"]))
-    assert "the same command with --submit queues" in filtered and "mpsq report missing --submit" not in filtered
+    assert "same command with" in filtered and "missing --submit" not in filtered
 
 
 def test_a_window_without_measured_iterations_is_named(store: Store) -> None:  # noqa: F811
     for device in ("cpu", "mps"):
         store.iterations(store.run(device), [0.1] * 50)
     text = words(store.report(iters="1000:2000"))
-    assert "has no measured iteration in 1,000 to 2,000 (--iters)" in text and "warm-up" not in text
+    assert "iteration in 1,000 to 2,000" in text and "warm-up" not in text
 
 
 def test_wall_times_have_neither_a_window_nor_few_iterations(store: Store) -> None:  # noqa: F811
@@ -113,4 +112,4 @@ def test_wall_times_have_neither_a_window_nor_few_iterations(store: Store) -> No
     assert "of iterations 0 to 2" not in words(store.report(iters="0:2"))
     store.db.execute("UPDATE summaries SET measure_s = NULL")
     assert {row["time_of"] for row in store.report().rows} == {"run"}
-    assert "measured iterations per run" not in words(store.report())
+    assert "measured iterations" not in words(store.report())
