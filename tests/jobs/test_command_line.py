@@ -137,7 +137,7 @@ def test_a_device_that_is_not_there_is_exit_code_69_and_a_note(run: Run, device:
         pytest.skip(f"{device} is there")
     ran = run("--device", device)
     assert ran.code == 69 and list(ran.notes()) == ["device_unavailable"]
-    assert f'device "{device}" is unavailable: ' in ran.err and "devices that compute here: cpu" in ran.err
+    assert f'device "{device}" is unavailable: ' in ran.err and "compute here: cpu" in ran.err
 
 
 def test_auto_takes_a_device_that_computes(run: Run) -> None:
@@ -171,8 +171,8 @@ def test_by_hand_without_the_queue(tmp_path: Path) -> None:
 
 def test_help_lists_every_key(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, str(SCRIPT), "--help"], capture_output=True, text=True, check=True)
-    assert "max_iters=150 [iterations] (at least 0)  number of updates" in done.stdout
-    assert "adamw=auto (auto | fused | foreach | loop)  " in done.stdout
+    facts = ("max_iters=150 ", "=150 [iterations] (at least 0)", "adamw=auto (auto |", "| foreach | loop)")
+    assert all(fact in done.stdout for fact in facts)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -192,5 +192,5 @@ def test_an_interpreter_without_torch_says_so(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-S", str(SCRIPT)], cwd=tmp_path, capture_output=True, text=True, check=False
     )
-    assert done.returncode == 1 and done.stderr.startswith('error: "torch" is not installed for ')
+    assert done.returncode == 1 and done.stderr.startswith('error: "torch" ')
     assert "--python" in done.stderr

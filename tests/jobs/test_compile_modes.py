@@ -62,7 +62,7 @@ def test_a_sample_is_compiled_in_the_mode_too(run: Run, requested: list[Any]) ->
 def test_a_framework_without_modes_refuses(run: Run) -> None:
     ran = run("--compile", "max-autotune", framework="jax")
     assert ran.code == 2
-    assert "max-autotune is a mode of torch.compile, and jax.jit has no modes" in ran.err
+    assert "has no modes" in ran.err
 
 
 def test_a_workload_that_ignores_the_mode_is_stopped_before_it_measures(run: Run, requested: list[Any]) -> None:
@@ -75,5 +75,5 @@ def test_a_workload_that_ignores_the_mode_is_stopped_before_it_measures(run: Run
 
     ran = run("--compile", "max-autotune", build=build)
     assert ran.code == 2 and len(ran.of("iter")) == 1
-    assert "calls torch.compile itself, without the mode" in ran.err
+    assert "torch.compile itself" in ran.err
     assert run("--compile", "on", build=build).code == 0

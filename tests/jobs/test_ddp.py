@@ -67,7 +67,7 @@ def test_losses_equal_those_of_one_process_and_checkpoints_go_either_way(
 def test_the_rank_that_failed_first_says_how_the_run_ended(tmp_path: Path) -> None:
     ran = two(tmp_path, script=Path(__file__).with_name("planted_rank.py"), env={"RANK_FAILS": "1"}, eval_interval=0)
     assert ran.code == 71 and list(ran.notes()) == ["oom"], ran.err
-    assert "error: rank 1: out of memory: CUDA out of memory" in ran.err and "Traceback" not in ran.err
+    assert "error: rank 1: " in ran.err and "Traceback" not in ran.err
     assert [one["ok"] for one in ran.of("bye")] == [False]
 
 

@@ -122,7 +122,8 @@ def test_fine_tuning_begins_at_the_loss_where_training_ended(run: Run, tmp_path:
 def test_the_names_of_nanogpt_and_of_hugging_face(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     weights = drawn()
     assert same(read(save_ckpt(tmp_path / "ckpt.pt", weights)), weights)
-    assert capsys.readouterr().out == "weights of ckpt.pt, trained for 2000 iterations\n"
+    out = capsys.readouterr().out
+    assert "ckpt.pt" in out and "2000 iterations" in out
     assert same(read(tmp_path), weights)
     theirs = {name: value.numpy() for name, value in as_gpt2(weights, "", columns=True).items()}
     theirs["h.0.attn.bias"] = np.ones((1, 1, 6, 6), np.float32)
@@ -160,7 +161,7 @@ def test_rows_of_no_token_and_positions_behind_block_size_are_left_out(
     assert np.array_equal(result["tokens.weight"], weights["tokens.weight"][:10])
     assert np.array_equal(result["positions.weight"], weights["positions.weight"][:4])
     out = capsys.readouterr().out
-    assert "the first 10 of 11 rows of the vocabulary" in out and "the first 4 of 6 positions" in out
+    assert "10 of 11 rows" in out and "4 of 6 positions" in out
 
 
 @pytest.mark.parametrize(

@@ -80,7 +80,7 @@ def test_bf16_is_used_and_is_close_and_fp16_is_refused(run: Run, framework: str)
     mode = "on" if framework == "jax" else "off"
     half = run("--dtype", "bf16", "--compile", mode, framework=framework, max_iters=1, grad_clip=0)
     if framework == "tinygrad" and half.code == 2:
-        assert "tinygrad cannot multiply in bf16 on cpu here" in half.err and "clang 15" in half.err
+        assert "bf16 on cpu" in half.err and "clang 15" in half.err
     else:
         assert half.code == 0, half.err
         metrics = half.metrics()
@@ -154,7 +154,7 @@ def test_a_device_that_is_not_there_is_exit_code_69_and_a_note(run: Run, framewo
         pytest.skip(f"{device} is there")
     ran = run("--device", device, framework=framework)
     assert ran.code == 69 and list(ran.notes()) == ["device_unavailable"]
-    assert f'device "{device}" is unavailable: ' in ran.err and "devices that compute here: cpu" in ran.err
+    assert f'device "{device}" is unavailable: ' in ran.err and "compute here: cpu" in ran.err
     assert "Traceback" not in ran.err
 
 
@@ -217,7 +217,7 @@ def test_an_interpreter_without_it_says_so(tmp_path: Path, framework: str) -> No
     done = subprocess.run(
         [sys.executable, "-S", script(framework)], cwd=tmp_path, capture_output=True, text=True, check=False
     )
-    assert done.returncode == 1 and done.stderr.startswith(f'error: "{framework}" is not installed for ')
+    assert done.returncode == 1 and done.stderr.startswith(f'error: "{framework}" ')
     assert "pip install" in done.stderr and framework in done.stderr and "--python" in done.stderr
 
 
@@ -238,7 +238,7 @@ def test_tinygrad_without_clang_names_the_remedy(tmp_path: Path) -> None:
     env = {**os.environ, "MPSQ_EVENTS": str(tmp_path / "e"), "CACHEDB": str(tmp_path / "c"), "CC": "/no/clang"}
     command = [sys.executable, script("tinygrad"), "--device", "cpu"]
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
-    assert done.returncode == 69 and "apt-get install clang" in done.stderr and "Traceback" not in done.stderr
+    assert done.returncode == 69 and "install clang" in done.stderr and "Traceback" not in done.stderr
     assert [e["kind"] for e in read(tmp_path / "e") if e["type"] == "note"] == ["device_unavailable"]
 
 

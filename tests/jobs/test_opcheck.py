@@ -112,7 +112,7 @@ def test_nan_where_the_cpu_has_a_number_is_wrong(table: TABLE) -> None:
 
 def test_an_operator_without_a_kernel_is_missing(table: TABLE) -> None:
     result = check(table, "cos", cos=raises(NotImplementedError, NO_KERNEL.format("aten::cos.out")))
-    assert (result.verdict, result.detail, result.n_bad) == ("missing", "no kernel for aten::cos.out", result.n)
+    assert (result.verdict, result.n_bad) == ("missing", result.n) and "aten::cos.out" in result.detail
 
 
 def test_every_fallback_is_found_though_torch_warns_of_the_first_alone(table: TABLE) -> None:
@@ -129,7 +129,7 @@ def test_every_fallback_is_found_though_torch_warns_of_the_first_alone(table: TA
 
 def test_what_the_device_has_no_memory_for_is_an_error(table: TABLE) -> None:
     result = check(table, "cos", cos=raises(RuntimeError, NO_MEMORY))
-    assert result.verdict == "error" and result.detail.startswith("out of memory: MPS backend out of memory")
+    assert result.verdict == "error" and result.detail.startswith("out of memory: ")
 
 
 def test_a_lost_device_is_told_at_once(table: TABLE) -> None:
@@ -179,7 +179,7 @@ def test_where_the_cpu_has_no_kernel_for_a_dtype_float64_is_the_witness(factor: 
 
     result = Checker(CPU, calls=1, on_device=on_device).check(Op("own", function), torch.float32, "forward")
     assert result is not None and result.verdict == verdict
-    assert ("the CPU has none" in result.detail) == (verdict == "unchecked")
+    assert ("CPU has none" in result.detail) == (verdict == "unchecked")
 
 
 def test_strides_travel_with_a_tensor() -> None:
@@ -323,8 +323,9 @@ def test_with_fallbacks_on_what_was_missing_is_run_again_and_named(ran: Any) -> 
     assert verdicts["op/cos/fp32/forward"] == "fallback" and verdicts["op/tan/fp32/forward"] == "wrong"
     assert verdicts["op/exp/fp32/forward"] == "error"
     message = [event["text"] for event in done.of("note") if event["kind"] == "opcheck"]
-    assert any(text.startswith("exp fp32 forward error: crash: SIGSEGV") for text in message)
-    assert any(text.endswith("fallback (2 of 2 samples): aten::cos.out, aten::cos.profiled") for text in message)
+    assert any(text.startswith("exp fp32 ") and "crash: SIGSEGV" in text for text in message)
+    facts = ("fallback", "2 of 2", "aten::cos.out,", "aten::cos.profiled")
+    assert any(all(fact in text for fact in facts) for text in message)
     assert json.dumps(message).count("cos fp32 forward missing") == 1, "the first pass said so, before it was run again"
     assert "replaced" in done.out and FALLS_BACK.format("aten::cos.out") not in done.err
 
@@ -359,10 +360,10 @@ def test_operators_are_chosen_by_name_and_pattern() -> None:
     assert _chosen("basic", known) == ["add", "nn_functional_gelu"]
     with pytest.raises(UsageError, match='no operator "linag_svd"') as refused:
         _chosen("add+linag_svd", known)
-    assert 'did you mean "linalg_svd"?' in refused.value.hint
+    assert 'mean "linalg_svd"' in refused.value.hint
 
 
 def test_without_expecttest_a_sentence_says_what_to_install(ran: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("harness.opcheck.run.find_spec", lambda name: None if name == "expecttest" else find_spec(name))
     done = ran()
-    assert done.code == 1 and "pip install expecttest pyyaml" in done.err and "Traceback" not in done.err
+    assert done.code == 1 and "install expecttest pyyaml" in done.err and "Traceback" not in done.err

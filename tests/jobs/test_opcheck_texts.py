@@ -136,10 +136,12 @@ def test_neither_a_crash_nor_a_lost_device_ends_the_sweep(sweep: Callable[..., S
     assert sweeper.ops() == {"add": ["fp32"]}
     result = run(sweeper, "crash", "add", "crash_late", "lose", "mul")
     reported = {key: (value.verdict, value.detail) for key, value in result.items()}
-    assert reported["crash", "forward"] == ("error", "crash: SIGSEGV: Fatal Python error: of its own making")
+    verdict, detail = reported["crash", "forward"]
+    assert verdict == "error" and detail.startswith("crash: SIGSEGV: ") and "own making" in detail
     assert reported["crash", "backward"] == ("native", ""), "the backward is checked in a new process"
     assert reported["crash_late", "forward"] == ("native", "")
-    assert reported["crash_late", "backward"] == ("error", "its process ended with 7")
+    verdict, detail = reported["crash_late", "backward"]
+    assert verdict == "error" and "ended with 7" in detail
     assert reported["lose", "forward"][0] == reported["lose", "backward"][0] == "error"
     assert reported["add", "backward"] == reported["mul", "backward"] == ("native", "")
     starts = (tmp_path / "starts").read_text().split()
@@ -156,9 +158,7 @@ def test_what_metal_says_on_stderr_alone_is_an_error(sweep: Callable[..., Sweep]
     reported = {key: (value.verdict, value.detail) for key, value in result.items()}
     why = "command buffer exited with error status: Internal Error (0000000e:Internal)"
     assert reported["give_up", "forward"] == ("error", why) and reported["give_up", "backward"] == ("native", "")
-    assert reported["assert", "forward"][1].startswith(
-        "crash: SIGABRT: (mpsFileLoc): /AppleInternal/x.mm:12: failed asse"
-    )
+    assert reported["assert", "forward"][1].startswith("crash: SIGABRT: (mpsFileLoc)")
     assert reported["add", "forward"] == ("native", "")
 
 
@@ -173,7 +173,7 @@ def test_a_device_that_is_gone_for_good_ends_the_sweep(
     monkeypatch.setattr("harness.opcheck.sweep.MOST_LOST_IN_A_ROW", 2)
     with pytest.raises(JobError, match="2 operators one after the other ended the process") as gone:
         run(sweep(), "lose", "lose", "add")
-    assert "the device may be gone" in gone.value.hint
+    assert "may be gone" in gone.value.hint
 
 
 def test_neighbours_that_all_crash_on_a_device_that_is_well_do_not_end_the_sweep(

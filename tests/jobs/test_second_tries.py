@@ -87,7 +87,8 @@ def test_a_killed_training_goes_on_and_loses_nothing(layout: Layout, worker: obj
     assert sorted(tuple(row["runs"]) for row in table) == [("1.1", "2.1"), ("1.2",)], "never pooled"
     alone = json.loads(mpsq("report", "iterations", "1", "--json"))["rows"]
     assert [row["i"] for row in alone if row["redone_by"] is None] == list(range(400))
-    assert f"1.2: iterations {first} to 399, from a checkpoint of 1.1" in mpsq("show", "1.2")
+    shown = mpsq("show", "1.2")
+    assert f"1.2: iterations {first} to 399" in shown and "checkpoint of 1.1" in shown
 
 
 def test_a_suspended_training_computes_what_it_would_have(layout: Layout, worker: object) -> None:
@@ -112,5 +113,5 @@ def test_an_evaluation_that_takes_too_long_is_named(layout: Layout, worker: obje
     mpsq(*SUBMIT, *slow, "--stall", "60s", "--stall", "eval=1s")
     mpsq("wait", "1", code=3)
     (row,) = rows(layout)
-    assert (row["outcome"], row["reason"]) == ("STALLED", "nothing was reported for 1 s in phase eval")
+    assert row["outcome"] == "STALLED" and "1 s in phase eval" in row["reason"]
     assert row["n_iters"] == 10

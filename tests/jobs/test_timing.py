@@ -176,9 +176,8 @@ def test_phases_nest_and_are_all_closed(tmp_path: Path, monkeypatch: pytest.Monk
 def test_a_loss_that_is_no_number_is_noted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     losses = {3: float("nan"), 4: float("inf")}
     result, events = train(tmp_path, monkeypatch, FakeTraining(losses))
-    assert [e["text"] for e in events if e["type"] == "note" and e["kind"] == "nan_loss"] == [
-        "the loss of iteration 3 is nan"
-    ]
+    (text,) = (e["text"] for e in events if e["type"] == "note" and e["kind"] == "nan_loss")
+    assert "iteration 3 is nan" in text
     assert [e["loss"] for e in events if e["type"] == "iter"][3:5] == ["nan", "inf"]
     assert result.diverged and len(result.measured_s) == 6
 

@@ -237,4 +237,5 @@ def test_a_fused_optimizer_that_ignores_the_scaler_is_noted(tmp_path: Path, monk
         requested.args.fp16 = fp16
         requested.train()
     notes = [one for one in told(tmp_path).of("note") if one["kind"] == "wrong_loss"]
-    assert [one["text"] for one in notes] == ["wrong on cpu in fp16: --optim adamw_torch, or --bf16"]
+    (text,) = (one["text"] for one in notes)
+    assert all(x in text for x in ("cpu in fp16", "adamw_torch", "--bf16"))

@@ -180,12 +180,10 @@ def test_what_needs_less_memory_are_keys_that_the_workload_has() -> None:
         words = set(explain.memory_hint(keys).replace("pool=", "pool ").replace(",", "").split())
         named = words & {"batch_size", "grad_accum", "pool", *explain._SIZE_KEYS}
         assert named <= keys and (named or workload.name == "opcheck")
-    assert explain.memory_hint({"batch_size", "pool", "side"}).startswith(
-        "a smaller batch_size or side needs less, and pool=host"
-    )
-    assert (
-        explain.memory_hint({"batch_size", "grad_accum"}) == "a smaller batch_size with a larger grad_accum needs less"
-    )
+    hint = explain.memory_hint({"batch_size", "pool", "side"})
+    assert "batch_size" in hint and "side" in hint and "pool=host" in hint
+    hint = explain.memory_hint({"batch_size", "grad_accum"})
+    assert "smaller batch_size" in hint and "larger grad_accum" in hint
 
 
 def test_a_fault_of_the_program_keeps_its_traceback(run: Run) -> None:

@@ -50,7 +50,7 @@ def charts_of(store: Store) -> tuple[Family, dots.Chart, dots.Chart]:
 
 def test_ticks_are_round_and_inside() -> None:
     made = axis.axis([0.0283, 0.0441], dots.ticked)
-    assert made and not made.log and made.about == "the axis does not begin at 0"
+    assert made and not made.log and "not begin at" in made.about
     assert [tick.text for tick in made.ticks] == ["30 ms", "35 ms", "40 ms"]
     assert all(axis.EDGE <= tick.x <= 100 - axis.EDGE for tick in made.ticks)
 
@@ -89,7 +89,8 @@ def test_two_runs_have_no_interval_and_the_chart_says_so(store: Store) -> None:
     _, forest, chart = charts_of(store)
     assert all(strip.low is None for strip in (*chart.strips, *forest.strips))
     assert [dot.filled for strip in forest.strips for dot in strip.dots] == [True, False]  # the baseline, and no word
-    assert chart.notes == ["no row has an interval: it needs 3 valid runs"]
+    (note,) = chart.notes
+    assert "no row" in note and "3 valid runs" in note
 
 
 def test_a_run_that_is_left_out_is_hollow_and_says_why(store: Store) -> None:
@@ -97,9 +98,9 @@ def test_a_run_that_is_left_out_is_hollow_and_says_why(store: Store) -> None:
     assert [strip.label for strip in far.strips] == [arm.label for arm in family.arms]
     assert [len(strip.dots) for strip in far.strips] == [5, 5, 5, 4]
     (hollow,) = [dot for strip in far.strips for dot in strip.dots if not dot.filled]
-    assert hollow.title.endswith("left out; contended: other programs used 40 % of the machine's cores")
-    assert "without a value, and so without a dot: 4.5" in far.notes
-    assert far.axis.log and far.title == "time per iteration, median of a run (logarithmic axis)"
+    assert all(x in hollow.title for x in ("left out", "contended", "40 %"))
+    assert any("without a value" in note and note.endswith(": 4.5") for note in far.notes)
+    assert far.axis.log and far.title.startswith("time per iteration") and "logarithmic" in far.title
 
 
 def test_the_forest_has_the_ratio_of_each_row_with_its_interval(store: Store) -> None:
@@ -122,7 +123,7 @@ def test_of_many_rows_the_fastest_are_drawn(store: Store) -> None:
     for drawn in (forest, chart):
         labels = [strip.label for strip in drawn.strips]
         assert labels == [arm.label for arm in (family.arms[0], *family.arms[-dots.MOST_STRIPS + 1 :])]
-        assert drawn.notes[0] == "40 of 60 rows are drawn, the fastest"
+        assert all(x in drawn.notes[0] for x in ("40 of 60 rows", "fastest"))
 
 
 def test_needs_that_differ_are_one_range(store: Store) -> None:
@@ -173,8 +174,9 @@ def test_runs_lie_on_the_time_line_where_they_ran(store: Store) -> None:
     assert course.blocks[4].x == pytest.approx(100 * 4 * 32 / length_s, abs=0.01)
     assert course.blocks[4].width == pytest.approx(100 * 30 / length_s, abs=0.01)
     assert "contended" in course.blocks[4].title
-    names = [line.name for line in course.lines]
-    assert names == ["GPU busy, by all programs", "heat of the GPU", "CPU, by other programs", "CPU, by the run"]
+    keys = {sensor.name: sensor.key for sensor in timeline.SENSORS}
+    drawn = [keys[line.name] for line in course.lines]
+    assert drawn == ["gpu_busy_share", "gpu_temperature_c", "others_cpu_share", "job_cpu_share"]
     assert "to 42 %" in course.lines[2].about
 
 
@@ -218,9 +220,8 @@ def test_phases_of_a_run_add_up_to_its_bar(store: Store) -> None:
     parts = {block.kind: block for block in first.blocks[1:]}
     assert parts["measure"].x == pytest.approx(100 * 8 / 30, abs=0.01)
     assert parts["measure"].width == pytest.approx(100 * 18 / 30, abs=0.01)
-    assert [bar.invalid for bar in bars if bar.invalid] == [
-        ["contended: other programs used 40 % of the machine's cores"]
-    ]
+    ((why,),) = (bar.invalid for bar in bars if bar.invalid)
+    assert why.startswith("contended: ") and "40 %" in why
     assert [bar.outcome for bar in bars if bar.outcome] == ["FAILED"]
 
 
@@ -228,7 +229,8 @@ def test_all_iterations_are_drawn_where_they_fit(store: Store) -> None:
     made = plots_of(evening(store, 2, 50))
     (family,) = made.families
     assert family["x"] == list(range(51)) and len(family["runs"]) == 7
-    assert made.notes == ["all 357 iterations are drawn"]
+    (note,) = made.notes
+    assert "all 357" in note
     assert family["outside"] == 7  # the first iteration of each
     (stored,) = store.db.execute("SELECT dur_s FROM iterations WHERE run_id = 1 AND i = 17").fetchone()
     assert family["runs"][0]["dur"][17] == pytest.approx(stored, rel=1e-4)
@@ -244,7 +246,7 @@ def test_too_many_keep_the_extremes_and_the_page_says_so(store: Store, monkeypat
     assert len(one["dur"]) == len(family["x"]) == 200  # of every 10 iterations two, for time and loss each
     at = family["x"].index(770)
     assert one["dur"][at : at + 2] == [9.0, 0.01]
-    assert made.notes[0].startswith("1,000 iterations are too many for a page: of every 10 the lowest and the highest")
+    assert all(x in made.notes[0] for x in ("1,000 iterations", "of every 10", "highest"))
 
 
 def test_the_iterations_of_one_run_are_in_memory_at_a_time(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -281,7 +283,7 @@ def test_of_too_many_runs_each_row_has_some(store: Store, monkeypatch: pytest.Mo
     made = plots_of(evening(store, 3, 20))
     (family,) = made.families
     assert sorted(one["arm"] for one in family["runs"]) == [0, 1, 2, 3]
-    assert "of 12 runs 4 are drawn: as many of each row as there is room for" in made.notes
+    assert any("of 12 runs 4" in note for note in made.notes)
 
 
 def test_losses_that_are_no_numbers_leave_a_gap(store: Store) -> None:

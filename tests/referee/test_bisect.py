@@ -80,7 +80,7 @@ def test_a_commit_without_the_folder_is_skipped(queue: Queue, tmp_path: Path) ->
     commits = names(repository)
     assert answer.code == 0 and (answer.json["older"], answer.json["newer"]) == (commits[0], commits[2]), answer.text
     (skipped,) = answer.json["skipped"]
-    assert skipped["version"] == commits[1] and "has no folder sub" in skipped["why"]
+    assert skipped["version"] == commits[1] and "no folder sub" in skipped["why"]
 
 
 def test_versions_are_installed_as_they_are_needed(queue: Queue, tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ def test_versions_are_installed_as_they_are_needed(queue: Queue, tmp_path: Path)
     command = [*MPSQ, "bisect", *words, "--", "python", "-c", program]
     ran = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert "the step is one of tinywheel 1.1, tinywheel 1.2: loss higher than tinywheel 1.0" in ran.stdout, ran.stdout
+    assert "1.1, tinywheel 1.2: loss higher" in ran.stdout, ran.stdout
     assert "skipped tinywheel 1.1: " in ran.stdout
 
 
@@ -138,8 +138,8 @@ def test_what_cannot_be_bisected_is_refused_before_anything_runs(
 
 def test_an_end_that_fails_or_has_no_metric_ends_the_search(history: Repository) -> None:
     answer = history.mpsq("bisect", "--good", "c4", "--bad", "c5", "--no-gate", *TRAIN)
-    assert answer.code == 1 and "did not succeed in round 1, FAILED(7)" in answer.text, answer.text
-    assert "mpsq retry g1 && mpsq wait g1, then repeat the command" in answer.text
+    assert answer.code == 1 and "round 1, FAILED(7)" in answer.text, answer.text
+    assert "retry g1 && mpsq wait g1" in answer.text
     metric = ("--metric", "acc=acc ([0-9.]+)")
     answer = history.mpsq("bisect", "--good", "c1", "--bad", "c2", "--no-gate", *metric, *TRAIN)
-    assert answer.code == 1 and "printed no number for acc in round 1" in answer.text, answer.text
+    assert answer.code == 1 and "no number" in answer.text and "acc in round 1" in answer.text, answer.text

@@ -61,7 +61,7 @@ def test_a_small_estimate_in_much_noise_discards_nothing() -> None:
     answers = [decide(n, (Way.FASTER,), noisy, None) for n in (FIRST_FUTILE, FIRST_LOST - 1, FIRST_LOST)]
     assert [answer.choice for answer in answers] == [Choice.UNDECIDED] * 3
     assert [answer.is_final for answer in answers] == [False, False, True]
-    assert "do not exclude 10 times as much" in answers[-1].reasons[0]
+    assert "not exclude 10 times" in answers[-1].reasons[0]
     assert decide(FIRST_LOST, (Way.FASTER,), gain(-30, 30, 0.6), None).is_final is False
 
 
@@ -118,9 +118,9 @@ def decided(
 def test_a_faster_candidate_is_kept_if_its_metric_is_within_the_margin() -> None:
     times = noisy(0.9, 0.001, 50)
     answer, reasons = decided(times, noisy(3.0, 0.01, 200))
-    assert answer is Choice.KEEP and "candidate is faster: 1.1" in reasons and "loss is not higher by" in reasons
+    assert answer is Choice.KEEP and "candidate is faster: 1.1" in reasons and "is not higher" in reasons
     answer, reasons = decided(times, noisy(3.2, 0.01, 200))
-    assert answer is Choice.DISCARD and "its loss is higher by more than" in reasons
+    assert answer is Choice.DISCARD and "loss is higher" in reasons
     assert decided(times, noisy(3.2, 0.01, 200), aim=Aim(margins={"loss": 0.5}))[0] is Choice.KEEP
     assert decided(times, noisy(3.2, 0.01, 200), Rule(metric="loss", higher=True))[0] is Choice.KEEP
 
@@ -129,7 +129,7 @@ def test_a_better_candidate_is_kept_at_no_more_time() -> None:
     better = noisy(2.9, 0.01, 200)
     assert decided(noisy(1.0, 0.001, 50), better)[0] is Choice.KEEP
     answer, reasons = decided(noisy(1.2, 0.001, 50), better)
-    assert answer is Choice.DISCARD and "the candidate is slower by more than 1.00 %" in reasons
+    assert answer is Choice.DISCARD and "is slower by" in reasons and "1.00 %" in reasons
     assert decided(noisy(1.2, 0.001, 50), better, Rule((Way.BETTER,), "loss", timed=False))[0] is Choice.KEEP
 
 
@@ -137,7 +137,7 @@ def test_the_default_margin_of_the_time_has_a_limit() -> None:
     champion = runs("champion", noisy(1.0, 0.15, 1), noisy(3.0, 0.01, 100))
     candidate = runs("candidate", noisy(1.0, 0.15, 50), noisy(2.9, 0.01, 200))
     decision, *_ = judged(families(candidate, champion), Rule(metric="loss"))
-    assert decision.choice is Choice.UNDECIDED and "slower by less than 10.0 %" in " ".join(decision.reasons), decision
+    assert decision.choice is Choice.UNDECIDED and "less than 10.0 %" in " ".join(decision.reasons), decision
 
 
 def test_the_least_gain_is_the_margin_or_the_one_given() -> None:
@@ -178,7 +178,7 @@ def test_a_failure_of_the_candidate_discards_it_and_one_of_the_champion_says_not
 
 def test_a_diverged_loss_whose_square_overflows_is_none() -> None:
     answer, reasons = decided(noisy(0.9, 0.001, 50), [1e308, -1e308] * (ROUNDS // 2))
-    assert answer is Choice.DISCARD and "candidate printed no number for loss in round 1" in reasons
+    assert answer is Choice.DISCARD and "candidate printed no" in reasons
 
 
 @pytest.mark.parametrize(
@@ -194,7 +194,7 @@ def test_a_row_whose_runs_never_count_ends_the_judgement_at_once(mark: str, what
     ):
         decision, *_ = judged(families(candidate, champion), Rule(metric="loss"))
         assert decision.choice is answer and decision.is_final, decision
-        assert decision.reasons[0].startswith(f"the {role} {what} in round 1: mpsq show ")
+        assert f"{role} {what} in round 1: " in decision.reasons[0] and "mpsq show" in decision.reasons[0]
 
 
 def test_a_program_that_ignores_the_seed_is_not_judged_by_its_metric() -> None:
@@ -221,7 +221,7 @@ def test_the_worker_ends_the_rounds_with_the_same_decision() -> None:
     word, _, text = rule.to_goal().partition(" ")
     assert word == NAME and Rule.from_json(text) == rule
     faster = families(runs("candidate", noisy(0.9, 0.001, 50), noisy(3.0, 0.01, 200)))
-    assert look(faster, text).startswith("keep: the candidate is faster")
+    assert look(faster, text).startswith("keep: ")
     first = families(runs("candidate", noisy(0.9, 0.001, 50, 2), noisy(3.0, 0.01, 200, 2)))
     assert look(first, text) == ""
     assert evidence.pair(first) is not None

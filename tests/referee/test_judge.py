@@ -29,7 +29,7 @@ def seeds(queue: Queue) -> dict[str, list[str]]:
 def test_a_faster_commit_is_kept_and_rounds_share_drawn_seeds(queue: Queue, repository: Repository) -> None:
     answer = repository.judge("slow", "fast", *LOSS, *TRAIN)
     assert answer.code == 0 and answer.json["answer"] == "keep", answer.text
-    assert "the candidate is faster" in answer.reasons and "its loss is not higher" in answer.reasons
+    assert "candidate is faster" in answer.reasons and "is not higher" in answer.reasons
     assert answer.json["rounds"] >= 3 and answer.json["speedup"]["low"] > 1
     champion, candidate = seeds(queue).values()
     assert champion == candidate and len({*champion}) == len(champion) == answer.json["rounds"]
@@ -45,7 +45,7 @@ def test_a_folder_is_judged_by_its_metric_alone(queue: Queue, repository: Reposi
     repository.write(WORSE + "# not committed\n")
     answer = repository.judge(str(tree), ".", *LOSS, "--time-budget", "10s", *TRAIN)
     assert answer.code == 1 and answer.json["answer"] == "discard", answer.text
-    assert answer.reasons.startswith("its loss is not lower") and "faster" not in answer.reasons
+    assert "is not lower" in answer.reasons and "faster" not in answer.reasons
     assert (queue.layout.run_dir("1.1") / "stdout.log").read_text().startswith("time 10\n")
 
 
@@ -62,7 +62,7 @@ def test_the_code_of_an_earlier_candidate_is_judged_as_it_ran(queue: Queue, repo
 def test_a_judgement_is_asked_again_after_further_rounds(queue: Queue, repository: Repository) -> None:
     answer = repository.judge("slow", "fast", *LOSS, *BRIEFLY, *TRAIN)
     assert answer.code == 3 and answer.json["rounds"] == 1, answer.text
-    assert "less than 3: mpsq rerun g1 --rounds 3, then mpsq judge --again g1" in answer.reasons
+    assert all(x in answer.reasons for x in ("less than 3", "rerun g1 --rounds 3", "judge --again g1"))
     assert repository.mpsq("rerun", "g1", "--rounds", "3").code == 0
     answer = repository.mpsq("judge", "--again", "g1")
     assert answer.code in (0, 3) and answer.json["rounds"] == 4 and answer.json["speedup"]["change"] > 1, answer.text
@@ -70,7 +70,7 @@ def test_a_judgement_is_asked_again_after_further_rounds(queue: Queue, repositor
     with contextlib.closing(sqlite3.connect(queue.layout.db)) as connection, connection:  # as if it had been killed
         connection.execute("UPDATE groups SET closed_at = NULL, closed_why = NULL")
     assert repository.mpsq("judge", "--again", "g1").json == answer.json
-    assert "is not a submission of mpsq judge" in repository.mpsq("judge", "--again", submitted(queue)).text
+    assert "not a submission" in repository.mpsq("judge", "--again", submitted(queue)).text
 
 
 def test_a_contest_keeps_its_budget_and_its_answer(queue: Queue, repository: Repository) -> None:
@@ -78,8 +78,8 @@ def test_a_contest_keeps_its_budget_and_its_answer(queue: Queue, repository: Rep
     with contextlib.closing(sqlite3.connect(queue.layout.db)) as connection, connection:
         connection.execute("""UPDATE groups SET until = replace(until, '"contest":0', '"contest":7')""")
     (reason,) = repository.mpsq("judge", "--again", "g1").json["reasons"]
-    assert reason.startswith("the budget of 100 ms, fixed by mpsq contest new, ended after 1 round"), reason
-    assert "and no answer takes less than 3: it takes --budget " in reason and "rerun" not in reason
+    facts = ("budget of 100 ms", "mpsq contest new", "after 1 round", "less than 3", "--budget")
+    assert all(fact in reason for fact in facts) and "rerun" not in reason, reason
     with contextlib.closing(sqlite3.connect(queue.layout.db)) as connection, connection:
         connection.execute("UPDATE groups SET until = replace(until, '\"number\":0', '\"number\":1')")
         connection.execute("UPDATE groups SET closed_why = 'keep: it was faster'")  # its runs say otherwise
@@ -151,7 +151,7 @@ def test_what_cannot_be_judged_is_refused_before_anything_runs(queue: Queue, rep
         assert answer.code == 2 and sentence in answer.text and "hint: " in answer.text, answer.text
     repository.write(SLOW)
     answer = repository.judge("slow", "HEAD", *TRAIN)
-    assert answer.code == 2 and "leaves out the uncommitted changes" in answer.text, answer.text
+    assert answer.code == 2 and "uncommitted changes" in answer.text, answer.text
     queue.layout.config.write_text("no setting\n")
     answer = repository.judge("slow", ".", *TRAIN)
     assert answer.code == 2, answer.text

@@ -44,14 +44,14 @@ def test_what_a_candidate_reports_is_held_against_the_champion(
     honest.write(TRAINER.replace(old, new), "train.py")
     answer = honest.judge("honest", ".", *LOSS, *RUN)
     assert answer.code == 1 and answer.json["rounds"] == 1, answer.text
-    assert "the candidate is refused" in answer.reasons and reason in answer.reasons, answer.text
+    assert "candidate is refused" in answer.reasons and reason in answer.reasons, answer.text
 
 
 def test_code_that_reads_the_seed_or_sets_a_clock_is_refused_before_it_runs(queue: Queue, honest: Repository) -> None:
     for line in ('print(os.environ["MPSQ_SEED"])', "time.perf_counter = lambda: 0.0"):
         honest.write(TRAINER + line + "\n", "train.py")
         answer = honest.judge("honest", ".", *LOSS, *RUN)
-        assert answer.code == 2 and "it may read the seed or set the clock" in answer.text, answer.text
+        assert answer.code == 2 and "read the seed" in answer.text, answer.text
     assert not queue.layout.db.exists() or not queue.rows()
 
 
@@ -99,15 +99,15 @@ def test_a_metric_that_the_evaluation_does_not_have_is_not_the_candidates(honest
     metric = ("--metric", r"loss=^loss (\S+)")
     answer = honest.judge("honest", ".", *metric, "--evaluate", "sh eval.sh", *RUN)
     assert answer.code == 1 and answer.json["rounds"] == 1, answer.text
-    assert "the candidate printed no number for loss in round 1" in answer.reasons, answer.text
+    assert "candidate printed no" in answer.reasons, answer.text
 
 
 def test_an_evaluation_that_fails_is_a_sentence(queue: Queue, honest: Repository) -> None:
     honest.write(TRAINER.replace('open("model"', 'open("other"'), "train.py")
     evaluate = ("--evaluate", 'cat "$MPSQ_TRAINED/model" && sh eval.sh')
     answer = honest.judge("honest", ".", *LOSS, *evaluate, *RUN)
-    assert answer.code == 1 and "the candidate did not succeed in round 1, FAILED(1)" in answer.reasons, answer.text
-    assert "--evaluate ended with exit code 1" in (queue.layout.run_dir("2.1") / "stderr.log").read_text()
+    assert answer.code == 1 and "round 1, FAILED(1)" in answer.reasons, answer.text
+    assert "exit code 1" in (queue.layout.run_dir("2.1") / "stderr.log").read_text()
     answer = honest.judge("honest", ".", "--evaluate", "sh eval.sh", *RUN)
     assert answer.code == 2 and "--evaluate prints a metric" in answer.text, answer.text
 

@@ -81,8 +81,8 @@ def text_of(page: str) -> str:
 
 def test_the_queue(browser: Browser) -> None:
     page = text_of(browser.get("/"))
-    assert "20 of 40" in page and "20.00 ms" in page and "2.1000" in page and "about 400 ms of training" in page
-    assert "none; start one: mpsq worker" in page
+    assert "20 of 40" in page and "20.00 ms" in page and "2.1000" in page and "about 400 ms" in page
+    assert re.search(r"worker\s+none.* mpsq ", page)
     assert re.search(r"1\s+5\.1\s+waits1\s+a worker", page) and re.search(r"2\s+6\.1\s+waits2", page)
     assert "KILLED(9)" in page and "FAILED(3)" in page and "SUCCEEDED" in page
 
@@ -104,18 +104,18 @@ def _rows(page: str) -> list[str]:
 
 def test_a_held_run_says_so(browser: Browser, mpsq: Cli) -> None:
     mpsq.ok("pause", "5")
-    assert re.search(r"5\.1\s+waits1\s+held\s+mpsq resume 5", text_of(browser.get("/")))
+    assert re.search(r"5\.1\s+\w+\s+held\s+mpsq resume 5", text_of(browser.get("/")))
 
 
 def test_a_paused_lane_says_so(browser: Browser, mpsq: Cli) -> None:
     mpsq.ok("pause")
-    assert "nothing starts until mpsq resume" in browser.get("/")
+    assert "mpsq resume" in browser.get("/")
 
 
 def test_a_job_is_what_show_and_why_say(browser: Browser) -> None:
     page = text_of(browser.get("/job/2"))
-    assert "it failed with exit code 3" in page and "mpsq logs 2.1 shows what it wrote" in page
-    assert "invalid: contended" in page and "others used the CPU" in page
+    assert "exit code 3" in page and "mpsq logs 2.1" in page
+    assert "invalid: contended" in page and "others used" in page
     assert "[hidden]" in page and "hunter2" not in page
     assert "one op" in page and "Phases" in page
 
@@ -158,9 +158,9 @@ def test_the_history_says_how_long_a_command_took_and_what_it_is(browser: Browse
     mpsq.ok("cancel", "5")
     page = browser.get("/history")
     job = next(row for row in page.split("<tr>") if 'value="2"' in row)
-    assert re.search(r'data-label="per run">[\d.]+ m?s', job) or 'data-label="per run">-' not in job
+    assert re.search(r'"per run">[\d.]+ m?s', job)
     cancelled = next(row for row in page.split("<tr>") if 'value="5"' in row)
-    assert '<span class="badge ">CANCELLED' in cancelled  # nothing is wrong with it
+    assert '"badge ">CANCELLED' in cancelled  # nothing is wrong with it
     assert "0 of 1 round done" in browser.get("/") and "1 failed" not in browser.get("/")
 
 
@@ -273,7 +273,7 @@ def test_a_large_log_is_cut_and_says_so(queue: Layout, browser: Browser) -> None
     assert "lines</a>" not in browser.get("/log/1.1?stream=stderr")
     assert browser.get("/log/1.1").count("yyy\n") == log_page.LINES - 1, "the last line comes from stderr"
     page = browser.get("/log/1.1?lines=99999")
-    assert "more than 1 MiB: this is its end" in page and len(page) < log_page.CHARS_MOST + 5000
+    assert "1 MiB" in page and len(page) < log_page.CHARS_MOST + 5000
     assert '&amp;lines=10000"' in browser.get("/log/4.1?lines=99999"), "what follows has as many"
 
 
@@ -281,7 +281,7 @@ def test_a_log_without_output_says_so(queue: Layout, browser: Browser) -> None:
     for path in (RunDir(queue.run_dir("1.1")).stdout, RunDir(queue.run_dir("1.1")).stderr):
         path.write_text("")
     assert "It wrote nothing." in browser.get("/log/1.1")
-    assert "It wrote nothing to stderr." in browser.get("/log/1.1?stream=stderr")
+    assert "nothing to stderr" in browser.get("/log/1.1?stream=stderr")
 
 
 @pytest.mark.parametrize(("run", "said"), [("5.1", "has not started"), ("1.1", "was removed")])
@@ -304,7 +304,7 @@ def test_a_store_that_cannot_be_read_is_a_sentence(
     with sqlite3.connect(queue.db, isolation_level=None) as raw:
         raw.execute("PRAGMA journal_mode=DELETE")
         raw.execute("BEGIN EXCLUSIVE")
-        assert "another program has locked the database" in browser.get(path, 503)
+        assert "locked" in browser.get(path, 503)
         raw.execute("ROLLBACK")
         raw.execute("UPDATE alembic_version SET version_num = '9999'")
     raw.close()
@@ -312,13 +312,13 @@ def test_a_store_that_cannot_be_read_is_a_sentence(
     queue.db.write_bytes(b"x" * 5000)
     assert "not a database" in browser.get(path, 503)
     queue.db.unlink()
-    assert "is missing, but its folder still has" in unescape(browser.get(path, 503))
+    assert "is missing" in browser.get(path, 503)
     queue.db.write_bytes(whole)
     browser.get(path)
 
 
 def test_a_home_without_a_queue_is_a_sentence(home: Path) -> None:
-    assert "there is no queue here yet" in Browser(Layout(home)).get("/", 503)
+    assert "no queue" in Browser(Layout(home)).get("/", 503)
 
 
 def test_an_empty_queue_is_a_page(layout: Layout) -> None:
@@ -352,7 +352,7 @@ def history(layout: Layout, job: int) -> list[tuple[str, str]]:
 def test_hold_release_and_move_as_the_command_does(queue: Layout, writer: Browser) -> None:
     assert "run 5.1 is held" in press(writer, "/", "hold", "5.1")
     assert "run 5.1 is released" in press(writer, "/", "release", "5.1")
-    assert "run 6.1 is moved to the top" in press(writer, "/", "move", "6.1", where="top")
+    assert "6.1 is moved" in press(writer, "/", "move", "6.1", where="top")
     assert [verb for verb, form in writer.forms("/") if form["id"] == "6.1"]
     with read.reading(queue.db) as connection:
         assert [run.run for run in run_view.queue(connection)] == ["4.1", "6.1", "5.1"]
@@ -362,7 +362,7 @@ def test_hold_release_and_move_as_the_command_does(queue: Layout, writer: Browse
 
 def test_cancel_and_retry_as_the_command_does(queue: Layout, writer: Browser) -> None:
     assert "run 5.1 cancelled" in press(writer, "/job/5", "cancel", "5.1")
-    assert "run 5.1 is retried as run 5.2" in press(writer, "/job/5", "retry", "5.1")
+    assert "as run 5.2" in press(writer, "/job/5", "retry", "5.1")
     assert {("web", "cancel"), ("web", "retry")} <= {*history(queue, 5)}
 
 
@@ -391,13 +391,13 @@ def test_a_retry_that_cannot_work_is_refused_where_it_was_asked(queue: Layout, w
         jobs.submit(connection, "mpsq submit third", 8, [NewJob(replace(SPEC, secrets=("GONE",)))], [(0, 1)])
     press(writer, "/job/7", "cancel", "7.1")
     page = press(writer, "/job/7", "retry", "7.1")
-    assert "job 7 cannot be retried" in page and "Run 7.1" in page
+    assert "cannot be retried" in page and "Run 7.1" in page
 
 
 def test_the_page_of_a_submission_is_its_answer_so_far(browser: Browser) -> None:
     page = browser.get("/group/1")
     assert "mpsq report" in page and 'data-refresh="queue"' in page and 'href="/job/4.1"' in page
-    assert re.search(r"\d of \d rounds done, \d failed", text_of(page))
+    assert re.search(r"\d of \d rounds\D+\d failed", text_of(page))
     assert "<h1>" in browser.get("/group/99", 404) and "<h1>" in browser.get("/group/x", 404)
     assert 'href="/group/2"' in browser.get("/") and "0 of 1 round done" in text_of(browser.get("/"))
 
@@ -406,7 +406,7 @@ def test_the_page_of_a_judgement_says_whether_the_candidate_is_kept(queue: Layou
     mpsq.ok("cancel", "g2")
     with sqlite3.connect(queue.db) as connection:
         connection.execute("UPDATE groups SET until = 'judge {}', closed_at = 1, closed_why = 'keep: 5 % faster'")
-    assert "0 of 1 round done: keep: 5 % faster" in text_of(browser.get("/group/2"))
+    assert "keep: 5 %" in text_of(browser.get("/group/2"))
 
 
 def test_the_first_page_has_the_answer_so_far_and_what_went_wrong(
@@ -421,15 +421,15 @@ def test_the_first_page_has_the_answer_so_far_and_what_went_wrong(
     answer, wrong = parts()
     assert "Answer so far" in answer and "g1" in answer and "rounds done" in answer
     assert re.search(r"3\.1\s+killed\s+KILLED\(9\)", wrong) and "FAILED(3)" in wrong and "no data" in wrong
-    assert "no worker runs this queue" in wrong
+    assert "no worker" in wrong
     monkeypatch.setattr(overview, "MOST_RUNS", 3)
-    assert "5 runs: see its page" in text_of(Browser(queue).get("/"))
+    assert "5 runs: see" in text_of(Browser(queue).get("/"))
     mpsq.ok("cancel", "g2")
     mpsq.ok("retry", "2.1")
     taint(queue, "1.2")
     _, wrong = parts()
     assert "FAILED(3)" not in wrong and "KILLED(9)" in wrong  # a retry is under way
-    assert re.search(r"1\.2\s+ok\s+SUCCEEDED.*not valid", wrong)
+    assert re.search(r"1\.2\s+\w+\s+SUCCEEDED.*not valid", wrong)
 
 
 def test_a_report_is_computed_again_only_when_it_may_have_changed(
@@ -457,7 +457,7 @@ def test_a_failed_run_opens_at_its_error(queue: Layout, browser: Browser) -> Non
     RunDir(queue.run_dir("2.1")).stderr.write_text("Traceback (most recent call last):\nValueError: the reason\n")
     page = browser.get("/job/2.1")
     assert page.index("ValueError: the reason") < page.index("What it is")
-    assert "the end of its log" not in browser.get("/job/1.1")
+    assert 'class="log"' not in browser.get("/job/1.1")
 
 
 def test_only_what_is_possible_has_a_button(writer: Browser) -> None:
@@ -501,7 +501,7 @@ def test_more_waiting_runs_than_the_page_has_are_not_its_whole_queue(
         jobs.submit(connection, "mpsq submit third", 8, [NewJob(SPEC), NewJob(SPEC)], [(0, 1), (1, 1)])
     monkeypatch.setattr(views, "WAITING", 3)
     page = browser.get("/")
-    assert ">2 waiting runs<" in page and "the next 1 waiting run<" in page and "and 1 more run" in text_of(page)
+    assert ">2 waiting runs<" in page and "next 1 waiting run<" in page and "and 1 more run" in text_of(page)
 
 
 def test_results_that_are_deleted_leave_every_saved_page(queue: Layout, mpsq: Cli) -> None:

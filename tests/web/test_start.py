@@ -24,13 +24,13 @@ def test_without_the_extra_there_is_a_sentence_and_its_remedy(
     found = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "uvicorn" else found(name))
     ran = mpsq("web")
-    assert ran.code == 2 and "needs Starlette and uvicorn" in ran.err and "pip install starlette uvicorn" in ran.err
+    assert ran.code == 2 and "needs Starlette" in ran.err and "install starlette uvicorn" in ran.err
 
 
 def test_a_taken_port_is_a_sentence(layout: Layout, mpsq: Cli) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         ran = mpsq("web", "--port", taken.getsockname()[1])
-    assert ran.code == 1 and "cannot be used: address already in use" in ran.err and "--port 0" in ran.err
+    assert ran.code == 1 and "already in use" in ran.err and "--port 0" in ran.err
 
 
 @pytest.mark.parametrize("port", ["-1", "65536", "x"])
