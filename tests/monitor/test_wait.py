@@ -17,7 +17,7 @@ from queue_runner.monitor.awaiting import Awaited
 from queue_runner.monitor.follow import Follower
 from queue_runner.paths import Layout
 from queue_runner.spec import NewJob, Terms
-from queue_runner.store import jobs, read, retries
+from queue_runner.store import jobs, read, ready, retries
 from queue_runner.store.engine import Engine, open_engine, writing
 from tests.cli_support import SPEC, Cli
 from tests.store_support import claim_next
@@ -109,6 +109,17 @@ def test_rounds_beyond_the_budget_are_not_counted_as_successes(engine: Engine, m
         jobs.move(connection, 2, Verb.SKIP, actor="worker", ending=over, ended_at=time.time())
     waited = mpsq.ok("wait", "g1").out
     assert "1 of 1 runs" in waited and "1 did not start" in waited and "--budget" in waited
+
+
+def test_a_job_for_a_failure_that_did_not_happen_has_not_failed(engine: Engine, mpsq: Cli) -> None:
+    """Each script that waited for a cleanup job ended with 3, although nothing was wrong."""
+    queue(engine, Terms(), Terms(after=((1, Condition.FAIL),)))
+    end_next(engine, OK)
+    with writing(engine) as connection:
+        ((run_id, ending),) = ready.unsatisfiable(connection, time.time())
+        jobs.move(connection, run_id, Verb.SKIP, actor="worker", ending=ending, ended_at=time.time())
+    assert "1 of 1 runs" in mpsq.ok("wait", "g1").out
+    assert mpsq("wait", "2").code == 3, "alone it did not run"
 
 
 def hold_by_mpsq(engine: Engine, job: int) -> None:

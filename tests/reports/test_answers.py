@@ -110,6 +110,15 @@ def test_a_row_that_hides_the_baseline_is_compared_as_with_vs(store: Answers) ->
     assert low(where=["n=0,2"]) == low(where=["n=0,2"], vs="n=0") == low(vs="n=0") == low(), "it is the default"
 
 
+def test_the_hint_on_a_baseline_that_is_in_no_row_is_accepted(store: Answers) -> None:
+    """It named the column job_id, which --group-by does not know."""
+    store.run()
+    store.run("mps")
+    with pytest.raises(UsageError) as refused:
+        store.report(vs="job=1")
+    assert store.report(vs="job=1", group_by=refused.value.hint.split()[-1]).rows
+
+
 def test_settings_with_a_dash_select_rows_and_baselines(store: Answers) -> None:
     for value in (0.1, 0.01):
         store.run(params={"weight-decay": value})

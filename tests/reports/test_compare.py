@@ -84,6 +84,15 @@ def test_a_pair_has_the_answer_of_the_report_with_that_baseline(store: Store, ot
     assert [compared[key] for key, _ in keys] == [reported[key] for _, key in keys]
 
 
+def test_times_of_more_runs_than_the_ratio_are_named(store: Store) -> None:  # noqa: F811
+    """The table had 1.17 and 0.74 s, and 1.73 x between them."""
+    grid(store, a=0.1, b=0.2)
+    assert not any("complete rounds" in line for line in store.report().lines)
+    store.run(params={"n": "b"}, median_s=0.4)
+    for result in (store.report(), compare(store, "1", "2")):
+        assert any("complete rounds" in line and "4 rounds" in line for line in result.lines)
+
+
 def test_iterations_of_another_size_are_compared_by_their_rate(store: Store) -> None:  # noqa: F811
     """100 and 190 ms stood beside "1.05 x", which is per token."""
     for noise in NOISE:

@@ -567,7 +567,7 @@ def test_the_newest_of_many_comparisons_are_shown_and_all_are_told(store: Store)
 
 def test_vs_names_the_row_without_a_setting_and_hints_what_can_be_typed(store: Store) -> None:
     asked = "device=mps,compile=off,mps_layout_optimization=unset"
-    assert "is no run" in words(store.report(vs=asked))
+    assert "no run" in words(store.report(vs=asked))
     for variables in ({}, {"TORCHINDUCTOR_LAYOUT_OPTIMIZATION": "0"}):
         for compile in (False, True):
             store.run("mps", compile, software={"versions": {"torch": "2.13.0"}, "variables": variables})

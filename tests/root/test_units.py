@@ -204,4 +204,5 @@ def test_options_never_crash_the_reader(text: str) -> None:
 def test_tiny_and_huge_metrics_have_an_exponent() -> None:
     assert [units.measured(x) for x in (3.2e-13, -2e15, 0.0)] == ["3.200e-13", "-2.000e+15", "0"]
     assert units.measured(3.21e-13, 3.1e-13, 3.4e-13, sign=True) == "+3.21e-13"
+    assert [units.measured(x, 9, 60, least=2) for x in (0.126, 35.4, 120.4)] == ["0.13", "35", "120"], "not 0"
     assert units.interval(3.1e-13, 3.4e-13) == "3.10e-13 to 3.40e-13" and units.measured(0.0, -1e-14, 1e-14) == "0"
