@@ -184,7 +184,7 @@ def test_an_edit_that_changes_nothing_says_so(engine: Engine, mpsq: Cli) -> None
     with writing(engine) as connection:
         claim_next(connection)
     ran = mpsq("edit", "1", "--at", "+5h")
-    assert ran.code == 2 and "job 1 is running" in ran.err and "--at" in ran.err
+    assert ran.code == 2 and "job 1 has started" in ran.err and "--at" in ran.err
     mpsq.ok("edit", "1", "--retries", "2", "--priority", "3")
 
 
