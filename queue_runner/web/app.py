@@ -82,7 +82,7 @@ class Pages:
         return self._page("job", request, **asdict(page), error=log_page.last_words(self._layout, page.at))
 
     def group(self, request: Request) -> Response:
-        group = views.whole(request.path_params["id"], "a submission")
+        group = views.whole(request.path_params["id"].removeprefix("g"), "a submission")
         return HTMLResponse(self._reports.of_group(group, views.PATIENCE_S))
 
     def log(self, request: Request) -> Response:

@@ -398,7 +398,8 @@ def test_the_page_of_a_submission_is_its_answer_so_far(browser: Browser) -> None
     page = browser.get("/group/1")
     assert "mpsq report" in page and 'data-refresh="queue"' in page and 'href="/job/4.1"' in page
     assert re.search(r"\d of \d rounds\D+\d failed", text_of(page))
-    assert "<h1>" in browser.get("/group/99", 404) and "<h1>" in browser.get("/group/x", 404)
+    assert browser.get("/group/g1") == page  # its name everywhere
+    assert all("<h1>" in browser.get(f"/group/{id}", 404) for id in ("99", "x", "g99", "g", "gg1", "1.1"))
     assert 'href="/group/2"' in browser.get("/") and "0 of 1 round done" in text_of(browser.get("/"))
 
 
