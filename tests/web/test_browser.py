@@ -247,6 +247,17 @@ def test_a_followed_log_says_what_keeps_it_and_how_it_ended(home: Path, browser:
         assert text.text_content() == "".join(lines[100:900])
 
 
+def test_the_log_of_an_ended_run_opens_at_its_end(home: Path, browser: Browser) -> None:
+    layout = full_queue(home)
+    RunDir(layout.run_dir("2.1")).stdout.write_text("".join(f"this is line {n}\n" for n in range(300)))
+    with served(home) as server, quiet(browser, server) as page:
+        page.goto(server.address)
+        page.wait_for_url(f"{server.base}/")
+        page.goto(f"{server.base}/log/2.1")
+        below = "(log => log.scrollHeight - log.scrollTop - log.clientHeight)(document.getElementById('log'))"
+        assert page.evaluate(below) < 2 and page.evaluate("document.getElementById('log').scrollTop") > 1000
+
+
 def test_buttons_change_the_queue(home: Path, browser: Browser) -> None:
     full_queue(home)
     with served(home, "--write") as server, quiet(browser, server) as page:

@@ -116,9 +116,9 @@
     });
   }
 
-  const log = document.querySelector("[data-follow]");
-  if (log) {
-    log.scrollTop = log.scrollHeight;
+  const log = document.getElementById("log");
+  if (log) log.scrollTop = log.scrollHeight;
+  if (log?.dataset.follow) {
     let again = false;
     listen(log.dataset.follow, {
       begin: () => { again = true; },
