@@ -71,7 +71,7 @@ def cancel(
     """
     reserve.release(layout)
     engine = open_engine(layout.db)
-    who = os.environ.get("USER") or f"user {os.getuid()}"
+    who = (os.environ.get("USER") or f"user {os.getuid()}") if actor == "user" else actor
     if grace_s is not None:
         who += f" (grace {grace_s:g} s)"  # the warden reads it there
     with writing(engine) as writer:

@@ -22,7 +22,7 @@ from queue_runner.spec import NewJob, Terms
 from queue_runner.store import jobs, read
 from queue_runner.store.engine import open_engine, writing
 from queue_runner.times import clock
-from queue_runner.web import live, log_page, overview, views
+from queue_runner.web import actions, live, log_page, overview, views
 from tests import named_rows
 from tests.cli_support import SPEC, Cli, end_running_run, full_queue, taint
 from tests.queue_support import until
@@ -468,6 +468,14 @@ def test_only_what_is_possible_has_a_button(writer: Browser) -> None:
     assert {verb for verb, _ in writer.forms("/job/5")} == {"hold", "move", "cancel"}
     press(writer, "/job/2", "retry", "2.1")
     assert {verb for verb, _ in writer.forms("/job/2.1")} == set()
+
+
+def test_a_run_that_is_cancelled_here_says_so(queue: Layout, writer: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It named the number of the user, and the history the web."""
+    monkeypatch.delenv("USER", raising=False)
+    monkeypatch.setattr(actions, "_WITHIN_S", 0.0)
+    press(writer, "/job/4", "cancel", "4.1")
+    assert RunDir(queue.run_dir("4.1")).cancel.read_text() == "web"
 
 
 # -- what is sent ------------------------------------------------------------------------------------------------------
