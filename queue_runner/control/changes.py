@@ -70,9 +70,13 @@ def move(
         editing.move(connection, chosen, where, anchors, actor=actor)
     wakeup.ring(layout.fifo)
     done = f"is moved {where}" + (f" {', '.join(other.text for other in others)}" if others else "")
-    return [
-        Changed(row.run, row.id in chosen, done if row.id in chosen else _NOT_WAITING[State(row.state)]) for row in rows
-    ]
+    return [Changed(row.run, row.id in chosen, _moved(row, done)) for row in rows]
+
+
+def _moved(row: NamedRun, done: str) -> str:
+    if row.state == State.HELD:
+        return f"{done}, but is held: mpsq resume {row.job_id} releases it"
+    return _NOT_WAITING.get(State(row.state), done)
 
 
 def edit(

@@ -470,6 +470,17 @@ def test_only_what_is_possible_has_a_button(writer: Browser) -> None:
     assert {verb for verb, _ in writer.forms("/job/2.1")} == set()
 
 
+def test_a_held_run_has_no_place_to_move_to(queue: Layout, writer: Browser, mpsq: Cli) -> None:
+    """Its page said that it is at the top, and it did not start."""
+    fields = next(form for verb, form in writer.forms("/") if (verb, form["id"]) == ("move", "5.1"))
+    mpsq.ok("pause", "5")
+    assert {verb for verb, form in writer.forms("/") if form["id"] == "5.1"} == {"release", "cancel"}
+    assert {verb for verb, _ in writer.forms("/job/5")} == {"release", "cancel"}
+    page = writer.get(writer.post("move", fields).headers["location"])  # it was held meanwhile
+    assert "mpsq resume 5" in page[: page.index("Running</h2>")]
+    assert "mpsq resume 5" in mpsq.ok("edit", "5", "--top").out
+
+
 def test_a_run_that_is_cancelled_here_says_so(queue: Layout, writer: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
     """It named the number of the user, and the history the web."""
     monkeypatch.delenv("USER", raising=False)
