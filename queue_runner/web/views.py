@@ -274,6 +274,7 @@ class JobPage(Struct, frozen=True):
     bars: Sequence[Bar]
     bar_ticks: Sequence[Tick]
     courses: Sequence[GroupTimeline]
+    may_retry: bool
 
 
 def job(layout: Layout, text: str) -> JobPage:
@@ -295,4 +296,13 @@ def job(layout: Layout, text: str) -> JobPage:
     bars, bar_ticks = timeline.bars(records)
     courses, _ = timeline.courses(records)
     runs = [other for other in runs if other.job_id == run.job_id]
-    return JobPage(details, show_text.facts(details), run, why, runs, bars, bar_ticks, courses)
+    may_retry = _may_retry(run, runs, details)
+    return JobPage(details, show_text.facts(details), run, why, runs, bars, bar_ticks, courses, may_retry)
+
+
+def _may_retry(run: RunView, runs: Sequence[RunView], details: Details) -> bool:
+    """Return whether the state of an ended run and of its job admits a retry (control/new_attempts)."""
+    is_last = all(other.attempt <= run.attempt for other in runs if other.repeat == run.repeat)
+    is_late = run.deadline_at is not None and run.deadline_at <= time.time()
+    in_vain = is_late or any(other.verdict == "impossible" for other in details.after)
+    return is_last and not (in_vain or run.succeeded or run.kind == "import" or run.deleted_at)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sqlite3
+import time
 from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
@@ -15,7 +16,7 @@ from msgspec.structs import replace
 
 from queue_runner import reports
 from queue_runner.host.run_dir import RunDir
-from queue_runner.model import Ending, Outcome
+from queue_runner.model import Condition, Ending, Outcome
 from queue_runner.monitor import eta, group_summary, queue_state, run_view
 from queue_runner.paths import Layout
 from queue_runner.spec import NewJob, Terms
@@ -468,6 +469,20 @@ def test_only_what_is_possible_has_a_button(writer: Browser) -> None:
     assert {verb for verb, _ in writer.forms("/job/5")} == {"hold", "move", "cancel"}
     press(writer, "/job/2", "retry", "2.1")
     assert {verb for verb, _ in writer.forms("/job/2.1")} == set()
+
+
+def test_a_retry_that_is_always_refused_has_no_button(queue: Layout, writer: Browser, mpsq: Cli) -> None:
+    with writing(open_engine(queue.db, check=False)) as connection:
+        terms = Terms(after=((2, Condition.OK),)), Terms(deadline_at=time.time() + 1e4)
+        jobs.submit(connection, "third", 8, [NewJob(SPEC, terms=each) for each in terms], [(0, 1), (1, 1)])
+    mpsq.ok("cancel", "g3")
+    assert 'href="/job/2"' in writer.get("/job/7") and writer.forms("/job/7") == []
+    assert [verb for verb, _ in writer.forms("/job/8")] == ["retry"]
+    with sqlite3.connect(queue.db) as raw:
+        raw.execute("UPDATE jobs SET deadline_at = 1 WHERE id = 8")
+    assert writer.forms("/job/8") == []
+    mpsq.ok("retry", "2")  # which may succeed now
+    assert [verb for verb, _ in writer.forms("/job/7")] == ["retry"]
 
 
 def test_a_held_run_has_no_place_to_move_to(queue: Layout, writer: Browser, mpsq: Cli) -> None:
