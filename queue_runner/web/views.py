@@ -63,8 +63,9 @@ class QueuePage(Struct, frozen=True):
     """The first page. `running_` and `overview_`, since macros of the template are called `running` and `overview`."""
 
     overview_: Overview | None
-    facts: Sequence[tuple[str, str]]
+    lane: Sequence[tuple[str, str]]
     running_: RunningView | None
+    plan: Sequence[tuple[str, str]]
     waiting: Sequence[WaitingGroup]
     waiting_count: int
     ended: Sequence[RunView]
@@ -84,8 +85,9 @@ def queue_page(observation: Observation, overview: Overview | None) -> QueuePage
     status, now = observation.status, time.time()
     return QueuePage(
         overview,
-        [*status_text.lane(status), *status_text.plan(status)],
+        status_text.lane(status),
         _running(observation),
+        status_text.plan(status),
         _waiting(status, now),
         status.waiting_count,
         status.ended,

@@ -107,7 +107,7 @@ def test_what_happens_arrives_without_a_reload(queue: Queue, browser: Browser, t
     with served(queue.layout.home) as server, quiet(browser, server) as page:
         page.goto(server.address)
         page.wait_for_url(f"{server.base}/")
-        assert page.locator("#running").inner_text().endswith("nothing")
+        page.locator("#running", has_text="nothing").wait_for()
         page.evaluate("window.same = true")
         queue.submit(f"exec {sys.executable} {script} {stop}", name="hello")
         queue.worker()

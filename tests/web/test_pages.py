@@ -108,9 +108,13 @@ def test_a_held_run_says_so(browser: Browser, mpsq: Cli) -> None:
     assert re.search(r"5\.1\s+\w+\s+held\s+mpsq resume 5", text_of(browser.get("/")))
 
 
-def test_a_paused_lane_says_so(browser: Browser, mpsq: Cli) -> None:
+def test_a_paused_lane_says_so_where_nothing_runs(queue: Layout, browser: Browser, mpsq: Cli) -> None:
+    """It was a screen further down on a phone, under what waits."""
     mpsq.ok("pause")
-    assert "mpsq resume" in browser.get("/")
+    end_running_run(queue, Ending(Outcome.SUCCEEDED, 0))
+    page = text_of(browser.get("/"))
+    assert page.count("until mpsq resume") == 1
+    assert page.index("Running") < page.index("until mpsq resume") < page.index("Waiting")
 
 
 def test_a_job_is_what_show_and_why_say(browser: Browser) -> None:
