@@ -364,19 +364,20 @@ def select(connection: sqlite3.Connection, selectors: Sequence[Selector]) -> lis
     return sorted(selected.values(), key=lambda run: (run.job_id, run.number))
 
 
-_QUEUE_ORDER = "state <> 'RUNNING', state = 'HELD', priority DESC, position, run_id"
+QUEUE_ORDER = "state <> 'RUNNING', state = 'HELD', priority DESC, position, run_id"
+"""SQL: the runs that have not ended, as they will run."""
 
 
 def queue(connection: sqlite3.Connection, first: int = -1) -> list[RunView]:
     """Return the runs that have not ended, in the order in which they will run; at most `first` unless negative."""
     # the view is evaluated only for the runs that are returned
     ids = "SELECT r.id AS run_id FROM runs r JOIN jobs j ON j.id = r.job_id WHERE state <> 'DONE'"
-    return runs(connection, f"run_id IN ({ids} ORDER BY {_QUEUE_ORDER} LIMIT ?)", [first], _QUEUE_ORDER)
+    return runs(connection, f"run_id IN ({ids} ORDER BY {QUEUE_ORDER} LIMIT ?)", [first], QUEUE_ORDER)
 
 
 def queue_outline(connection: sqlite3.Connection) -> Iterator[QueuedRun]:
     """Yield the runs that `queue` returns, with only the columns that decide what each waits for."""
-    return each_run(connection, QueuedRun, "state <> 'DONE'", order=_QUEUE_ORDER)
+    return each_run(connection, QueuedRun, "state <> 'DONE'", order=QUEUE_ORDER)
 
 
 def last_ended(connection: sqlite3.Connection, count: int) -> list[RunView]:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from queue_runner import config_file
-from queue_runner.model import Selector
-from queue_runner.monitor import group_summary, queue_state, run_view
+from queue_runner.model import Selector, State, parse_selector
+from queue_runner.monitor import explanation, group_summary, queue_state, run_view
 from queue_runner.monitor.run_view import RunLine
 from queue_runner.paths import Layout
 from queue_runner.store import read
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 DEFAULT = "devices"
 MOST_PAGES = 4
 """Number of pages that are kept: those that a person goes back to."""
+MOST_RUNNING = 4
+"""Number of running runs of a submission that its page explains."""
 STATIC = {
     "uPlot/uPlot.min.css": "text/css",
     "uPlot/uPlot.iife.min.js": "text/javascript",
@@ -90,15 +92,20 @@ class ReportPages:
             runs = list(run_view.each_run(connection, RunLine, "group_id = ?", [group]))
             if not runs:
                 raise read.names_nothing(selector)
+            condition = "group_id = ? AND state <> 'DONE'"
+            unended = [*run_view.each_run(connection, RunLine, condition, [group], run_view.QUEUE_ORDER)]
+            now = [run for run in unended if run.state == State.RUNNING][:MOST_RUNNING] or unended[:1]
+            whys = explanation.explain_all(self._layout, connection, [parse_selector(run.run) for run in now])
             workloads, is_open = group_summary.workloads(connection, group)
             return self._page(
                 CompareQuery((selector.text,), "", (), reports.suited(workloads, DEFAULT)),
                 connection,
-                (group_summary.version(connection, group), [run.ending for run in runs]),
+                (group_summary.version(connection, group), [run.ending for run in runs], whys),
                 "web/group.html.j2",
                 group=group,
                 progress=group_summary.progress(connection, [group])[group],
                 open=is_open,
+                whys=whys,
                 runs=[run for run in runs if not run.is_preflight],
             )
 

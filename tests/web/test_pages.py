@@ -408,6 +408,23 @@ def test_the_page_of_a_submission_is_its_answer_so_far(browser: Browser) -> None
     assert 'href="/group/2"' in browser.get("/") and "0 of 1 round done" in text_of(browser.get("/"))
 
 
+def test_the_page_of_an_open_submission_says_why_it_waits_or_runs(queue: Layout, browser: Browser, mpsq: Cli) -> None:
+    """It named the command that says so."""
+
+    def opening(group: int) -> str:
+        page = browser.get(f"/group/{group}")
+        return page[page.index('<section class="page" aria-label="submission">') : page.index("<details")]
+
+    assert 'href="/job/4.1"' in opening(1) and "is running" in text_of(opening(1))
+    assert 'href="/job/5.1"' in opening(2) and "mpsq worker" in text_of(opening(2))
+    mpsq.ok("pause")
+    assert "the queue is paused" in text_of(opening(2))
+    mpsq.ok("pause", "g2")
+    assert "mpsq resume 5 releases it" in text_of(opening(2))
+    mpsq.ok("cancel", "g2")
+    assert "/job/" not in opening(2)
+
+
 def test_the_page_of_a_judgement_says_whether_the_candidate_is_kept(queue: Layout, browser: Browser, mpsq: Cli) -> None:
     mpsq.ok("cancel", "g2")
     with sqlite3.connect(queue.db) as connection:
