@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING
 
@@ -13,11 +13,11 @@ from msgspec import Struct
 
 from queue_runner import tables, units
 from queue_runner.errors import UsageError
-from queue_runner.model import Outcome, Selector, parse_selector
-from queue_runner.monitor import eta, listing, log_files, run_view, status_text, watch
+from queue_runner.model import Outcome, Selector, State, parse_selector
+from queue_runner.monitor import eta, listing, log_files, queue_status, run_view, status_text, watch
 from queue_runner.monitor.group_summary import GroupProgress
-from queue_runner.monitor.progress import RunProgress
-from queue_runner.monitor.queue_status import Observation, Status
+from queue_runner.monitor.progress import RunProgress, Tracker
+from queue_runner.monitor.queue_status import Observation, RunningRun, Status
 from queue_runner.monitor.run_view import JobView, RunLine, RunView
 from queue_runner.monitor.waiting import Reason
 from queue_runner.paths import Layout
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from queue_runner.monitor.explanation import Why
     from queue_runner.monitor.run_details import Details
     from queue_runner.pages.axis import Tick
+    from queue_runner.pages.iteration_plots import Plots
     from queue_runner.pages.timeline import Bar, GroupTimeline
 
 WAITING = 100
@@ -83,10 +84,11 @@ def queue(layout: Layout, overview: OverviewReader) -> QueuePage:
 def queue_page(observation: Observation, overview: Overview | None) -> QueuePage:
     """Return the first page, as observed; without an overview where that is known."""
     status, now = observation.status, time.time()
+    running, newest = status.running, (observation.newest_s, observation.newest_losses)
     return QueuePage(
         overview,
         status_text.lane(status),
-        _running(observation),
+        _running(running, *newest, status_text.trouble(status)) if running is not None else None,
         status_text.plan(status),
         _waiting(status, now),
         status.waiting_count,
@@ -148,11 +150,10 @@ class RunningView(Struct, frozen=True):
         return f"run {self.run.run} is {phase}{share}"
 
 
-def _running(observation: Observation) -> RunningView | None:
-    status = observation.status
-    if status.running is None:
-        return None
-    run, progress = status.running.run, status.running.progress
+def _running(
+    running: RunningRun, newest_s: Iterable[float], newest_losses: Iterable[float], trouble: Sequence[str] = ()
+) -> RunningView:
+    run, progress = running.run, running.progress
     of_planned = f" of {units.count(progress.planned_iters)}" if progress.planned_iters else ""
     facts = [
         ("phase", progress.phase),
@@ -163,13 +164,13 @@ def _running(observation: Observation) -> RunningView | None:
         ("remaining", f"about {units.duration(progress.left_s)} of training" if progress.left_s else None),
     ]
     lines = [
-        spark("time per iteration", observation.newest_s, units.short_duration),
-        spark("loss", observation.newest_losses, units.loss),
+        spark("time per iteration", newest_s, units.short_duration),
+        spark("loss", newest_losses, units.loss),
     ]
-    return RunningView(run, progress, status_text.trouble(status), facts, [line for line in lines if line])
+    return RunningView(run, progress, trouble, facts, [line for line in lines if line])
 
 
-def spark(name: str, values: Sequence[float], show: Callable[[float], str]) -> IterationLine | None:
+def spark(name: str, values: Iterable[float], show: Callable[[float], str]) -> IterationLine | None:
     """Return the values of the newest iterations as a line; None for fewer than two."""
     values = [value for value in values if math.isfinite(value)]
     if len(values) < 2:
@@ -265,8 +266,9 @@ def _selectors(text: str) -> tuple[tuple[Selector, ...], str | None]:
 
 
 class JobPage(Struct, frozen=True):
-    """The page of a job: all its runs, and everything about the run `at`, with the charts of its phases and of the
-    machine. `facts_` is the output of `mpsq show`; a macro of the template is called `facts`."""
+    """The page of a job: all its runs, and everything about the run `at`: its progress while it runs, then the charts
+    of its iterations; those of its phases and of the machine. `facts_` is the output of `mpsq show`; a macro of the
+    template is called `facts`."""
 
     details: Details
     facts_: Sequence[tuple[str, str]]
@@ -276,13 +278,15 @@ class JobPage(Struct, frozen=True):
     bars: Sequence[Bar]
     bar_ticks: Sequence[Tick]
     courses: Sequence[GroupTimeline]
+    running: RunningView | None
+    plots: Plots
     may_retry: bool
 
 
 def job(layout: Layout, text: str) -> JobPage:
     """Return the page of a job, or of one of its runs. Raises: UsageError, MpsqError (store)."""
     from queue_runner.monitor import explanation, run_details, show_text  # what no other page needs
-    from queue_runner.pages import run_records, timeline
+    from queue_runner.pages import iteration_plots, run_records, timeline
 
     selector = parse_selector(text)
     with read.reading(layout.db, patience_s=PATIENCE_S) as connection:
@@ -295,11 +299,19 @@ def job(layout: Layout, text: str) -> JobPage:
         details = run_details.details(layout, connection, run)
         (why,) = explanation.explain_all(layout, connection, [parse_selector(run.run)])
         records = run_records.of_run(connection, run.run_id)
+        running = None
+        if run.state == State.RUNNING and not run.is_unstored:
+            tracker = Tracker()
+            now = queue_status.look_at(layout, connection, run, tracker)
+            running = _running(now, tracker.newest_s, tracker.newest_losses)
+        is_done = run.state == State.DONE
+        plots = iteration_plots.plots(records) if is_done else iteration_plots.Plots([], [])
     bars, bar_ticks = timeline.bars(records)
     courses, _ = timeline.courses(records)
     runs = [other for other in runs if other.job_id == run.job_id]
     may_retry = _may_retry(run, runs, details)
-    return JobPage(details, show_text.facts(details), run, why, runs, bars, bar_ticks, courses, may_retry)
+    facts = show_text.facts(details)
+    return JobPage(details, facts, run, why, runs, bars, bar_ticks, courses, running, plots, may_retry)
 
 
 def _may_retry(run: RunView, runs: Sequence[RunView], details: Details) -> bool:

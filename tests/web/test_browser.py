@@ -124,10 +124,18 @@ def test_what_happens_arrives_without_a_reload(queue: Queue, browser: Browser, t
         log.locator("#log", has_text="line 3").wait_for(timeout=30_000)
         length = len(log.locator("#log").inner_text())
         until(lambda: len(log.locator("#log").inner_text()) > length, "more of the log")
+        job = page.context.new_page()
+        job.goto(f"{server.base}/job/1")
+        first = int(job.locator("progress").get_attribute("value") or 0)
+        until(lambda: int(job.locator("progress").get_attribute("value") or 0) > first, "more iterations")
+        log.bring_to_front()
         stop.touch()
         log.locator("#log", has_text="the last line").wait_for(timeout=30_000)
         text = log.locator("#log").inner_text()
         assert text.count("line 0\n") == 1  # from its beginning, and nothing twice
+        job.bring_to_front()
+        job.locator("figure.plot[data-kind=dur] canvas").wait_for(timeout=30_000)
+        assert job.locator("figure.plot[data-kind=loss] canvas").count() == 1 and job.locator("progress").count() == 0
         page.bring_to_front()
         page.locator("#queue", has_text="SUCCEEDED").wait_for(timeout=30_000)
         assert page.evaluate("window.same") and page.locator("#lost").is_hidden()

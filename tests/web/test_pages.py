@@ -131,6 +131,30 @@ def test_a_job_of_several_runs_shows_each_and_the_one_that_is_named(browser: Bro
     assert "Run 1.1" in text_of(page) and 'href="/job/1.2"' in page
 
 
+def test_a_job_that_runs_shows_its_progress(queue: Layout, browser: Browser) -> None:
+    page = browser.get("/job/4")
+    assert '<progress aria-label="iterations" max="40" value="20">' in page and page.count("<polyline") == 2
+    assert "20 of 40" in text_of(page) and "about 400 ms of training" in text_of(page)
+    assert "<progress" not in browser.get("/job/1") and "<progress" not in browser.get("/job/5")
+    (queue.run_dir("4.1") / "warden" / "exit.json").write_text(
+        json.dumps({"v": 1, "exit_code": 0, "ended_at": 2.0, "real_s": 1.0})
+    )
+    assert "unsaved" in (page := browser.get("/job/4")) and "<progress" not in page
+
+
+def test_a_job_that_ended_shows_its_iterations(queue: Layout, browser: Browser) -> None:
+    def plots(path: str) -> Any:
+        data = re.search(r'id="plots">(.*?)</script>', browser.get(path), re.DOTALL)
+        return data and json.loads(data[1])
+
+    for path in ("/job/1.1", "/job/2"):  # one that succeeded, one that failed
+        (family,) = plots(path)
+        (run,) = family["runs"]
+        assert run["run"] in ("1.1", "2.1") and run["dur"] == [0.02] * 20 and run["loss"][0] == 4.0
+    assert plots("/job/4") is None and plots("/job/5") is None
+    assert "plots.js" in browser.get("/job/4")  # it gets them when it ends
+
+
 @pytest.mark.parametrize("page", ["job", "log"])
 def test_an_id_that_names_nothing_is_a_sentence(browser: Browser, page: str) -> None:
     passwords = ("../../etc/passwd", "..%2f..%2fmpsq.db")
