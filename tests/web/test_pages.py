@@ -531,7 +531,7 @@ def test_a_retry_that_is_always_refused_has_no_button(queue: Layout, writer: Bro
 
 
 def test_a_held_run_has_no_place_to_move_to(queue: Layout, writer: Browser, mpsq: Cli) -> None:
-    """Its page said that it is at the top, and it did not start."""
+    """Its page had it at the top, but it did not start."""
     fields = next(form for verb, form in writer.forms("/") if (verb, form["id"]) == ("move", "5.1"))
     mpsq.ok("pause", "5")
     assert {verb for verb, form in writer.forms("/") if form["id"] == "5.1"} == {"release", "cancel"}
