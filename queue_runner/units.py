@@ -32,6 +32,8 @@ _SIZE_UNITS: dict[str, int] = {"": 1, "b": 1} | {
 _DURATION_PART = re.compile(r"\s*(\d{1,15}(?:\.\d{0,15})?|\.\d{1,15})\s*(us|µs|ms|min|[smhd])", re.ASCII)
 _SIZE = re.compile(r"(\d{1,19}(?:\.\d{0,15})?)\s*([A-Za-z]{0,3})", re.ASCII)
 MOST_RATIO_DIGITS = 6
+FAR_RATIO = 1000.0
+"""An interval that includes 1 may end beyond this ratio and its inverse: the place then tells nothing."""
 MOST_PLACES = 12
 """Numbers in their own unit with more decimals, or more digits before them, have an exponent."""
 MAX_DURATION_S = 10 * 365.25 * 86400.0
@@ -205,14 +207,18 @@ def ratio(x: Number, low: Number = None, high: Number = None) -> str:
 
 
 def ratio_interval(low: Number, high: Number) -> str:
-    """Format an interval of ratios: "8.91 to 9.07 x", "1.021 to 1.027 x"; "-" when either end is missing."""
-    if not_finite(low) == MISSING or not_finite(high) == MISSING:
+    """Format an interval of ratios: "8.91 to 9.07 x", "1.021 to 1.027 x", "< 0.001 to > 1,000 x"; "-" when either end
+    is missing."""
+    if low is None or high is None:
         return MISSING
     digits = _ratio_digits(low, high)
     if digits == MOST_RATIO_DIGITS and low and high and 0 < low < high < math.inf:  # else both ends might look the same
         step = 10.0 ** (math.floor(math.log10(low)) - digits + 1)
         low, high = math.floor(low / step) * step, math.ceil(high / step) * step
-    return f"{_ratio_end(low, digits)} to {_ratio_end(high, digits)} x"
+    far = low < 1 < high
+    first = f"< {number(1 / FAR_RATIO, 1)}" if far and low * FAR_RATIO < 1 else _ratio_end(low, digits)
+    last = f"> {count(FAR_RATIO)}" if far and high > FAR_RATIO else _ratio_end(high, digits)
+    return f"{first} to {last} x"
 
 
 def _ratio_end(x: Number, digits: int) -> str:

@@ -22,6 +22,8 @@ COLOURS = 8
 """Colours of the style sheet: c0 to c7. Rows beyond them use the first again; the label beside a row names it."""
 MOST_STRIPS = 40
 """Rows of a chart: more are scrolled, not compared. The table has all."""
+BEYOND = 4.0
+"""Ratio to the farthest mark at which an interval of times is cut: a wide one does not set the axis."""
 _JITTER = (0, -6, 6, -3, 3)
 """Vertical offsets in pixels of neighbouring dots, so that equal runs do not hide each other."""
 _SIGNS = {Word.FASTER: "good", Word.SLOWER: "bad", Word.UNDECIDED: "warn"}
@@ -37,7 +39,8 @@ class Dot(Struct, frozen=True):
 
 
 class Strip(Struct, frozen=True):
-    """A row of a chart: an arm, its dots, and its interval; `word` is its verdict, `sign` the class of that."""
+    """A row of a chart: an arm, its dots, and its interval, whose low and high end may be `cut` because it goes on
+    beyond the edge; `word` is its verdict, `sign` the class of that."""
 
     label: str
     colour: str
@@ -48,6 +51,7 @@ class Strip(Struct, frozen=True):
     middle: float | None = None
     word: str = ""
     sign: str = ""
+    cut: tuple[bool, bool] = (False, False)
 
 
 class Chart(Struct, frozen=True):
@@ -98,7 +102,7 @@ def forest(family: Family) -> Chart | None:
     points = [0.0, *(answer.on_scale[0] for answer in answers.values())]
     intervals = [answer.on_scale[1:] for answer in answers.values() if answer.low is not None]
     narrowest = min((max(map(abs, interval)) for interval in intervals), default=0.0)
-    beyond = max(10 * (max(points) - min(points)), narrowest) if metric else math.log(4)
+    beyond = max(10 * (max(points) - min(points)), narrowest) if metric else math.log(BEYOND)
     low, high = min(points) - beyond, max(points) + beyond
     ends = [end for interval in intervals for end in interval]
     shown = [scale(min(max(value, low), high)) for value in (*points, *ends)]
@@ -114,24 +118,33 @@ def forest(family: Family) -> Chart | None:
     base = family.baseline.label
     per = f" in time per {family.per_work}" if family.per_work else ""
     title = f"difference in {metric} from {base}" if metric else f"speedup over {base}{per}; right of 1 x is faster"
-    notes += ["an interval goes on beyond the edge"] if any(not low <= end <= high for end in ends) else []
-    return Chart(x_axis, title, strips, notes, zero=x_axis.at(scale(0.0)))
+    return Chart(x_axis, title, strips, [*notes, *_cut_note(strips)], zero=x_axis.at(scale(0.0)))
 
 
 def _compared(arm: Arm, place: int, answer: Verdict, values: Sequence[float], on: Axis) -> Strip:
     about = ", ".join(filter(None, [answer.size, answer.rounds, answer.next_step]))
-    ends = [on.at(end) for end in values[1:]] if len(values) == 3 else [None, None]
+    low, high = map(on.at, values[1:]) if len(values) == 3 else (None, None)
     dot = Dot(on.at(values[0]), 0, answer.decided, f"{arm.label}: {about}")
     return Strip(
         arm.label,
         colour(place),
         about,
         [dot],
-        ends[0],
-        ends[1],
+        low,
+        high,
         word=str(answer.word),
         sign=_SIGNS.get(answer.word, ""),
+        cut=_cut(values[1:], on),
     )
+
+
+def _cut(ends: Sequence[float], on: Axis) -> tuple[bool, bool]:
+    """Return at which of its ends, if there are any, an interval goes on beyond the axis."""
+    return bool(ends) and ends[0] < on.low, bool(ends) and ends[-1] > on.high
+
+
+def _cut_note(strips: Iterable[Strip]) -> list[str]:
+    return ["arrow: the interval goes on beyond the edge"] if any(any(strip.cut) for strip in strips) else []
 
 
 class Quantity(Struct, frozen=True):
@@ -181,15 +194,17 @@ def chart(family: Family, details: Mapping[int, Sequence[object]]) -> Chart | No
     ]
     intervals = [_interval(arm, what) for arm in arms]
     drawn = [value for by_run in values for value in by_run.values()]
-    x_axis = axis([*drawn, *(end for ends in intervals if ends for end in ends[1:])], what.tick)
-    if x_axis is None or not drawn:
+    if not drawn:
         return None
+    least, most = min(drawn) / BEYOND, max(drawn) * BEYOND
+    x_axis = axis([*drawn, *(min(max(end, least), most) for ends in intervals for end in ends[1:])], what.tick)
+    assert x_axis is not None  # there is a value
     strips = [
         _strip(arm, by_run, ends, place, x_axis, details, what)
         for (arm, place), by_run, ends in zip(arms.items(), values, intervals, strict=True)
     ]
     title = f"{what.name} ({x_axis.about})"
-    return Chart(x_axis, title, strips, [*notes, *_notes([*arms], values, intervals)])
+    return Chart(x_axis, title, strips, [*notes, *_cut_note(strips), *_notes([*arms], values, intervals)])
 
 
 def _interval(arm: Arm, what: Quantity) -> tuple[float, ...]:
@@ -222,7 +237,8 @@ def _strip(
         for k, row in enumerate(row for row in arm.ended if row.run_id in values)
     ]
     middle, low, high = ([on.at(value) for value in interval] + [None] * 3)[:3]
-    return Strip(arm.label, colour(place), _about(arm, interval, what), dots, low, high, middle)
+    cut = _cut(interval[1:], on)
+    return Strip(arm.label, colour(place), _about(arm, interval, what), dots, low, high, middle, cut=cut)
 
 
 def _about(arm: Arm, interval: Sequence[float], what: Quantity) -> str:

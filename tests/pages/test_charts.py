@@ -111,7 +111,7 @@ def test_the_forest_has_the_ratio_of_each_row_with_its_interval(store: Store) ->
         assert strip.low == forest.axis.at(pair.verdict.low or 0) and strip.high == forest.axis.at(
             pair.verdict.high or 0
         )
-        assert strip.low < strip.dots[0].x < strip.high and strip.dots[0].filled
+        assert strip.low < strip.dots[0].x < strip.high and strip.dots[0].filled and strip.cut == (False, False)
         assert pair.verdict.size in strip.about
 
 
@@ -141,9 +141,12 @@ def test_an_interval_that_excludes_nothing_does_not_set_the_axis(store: Store) -
     for factor in (1.0, 40.0, 0.03):
         for device, median_s in (("cpu", 0.2), ("mps", 0.2 * factor)):
             store.run(device, False, median_s)
-    family, forest, _ = charts_of(store)
+    family, forest, chart = charts_of(store)
     assert (family.pairs[0].verdict.high or 0) > 100
-    assert forest.axis.low > 0.05 and forest.axis.high < 20 and forest.notes
+    assert forest.axis.low > 0.05 and forest.axis.high < 20
+    assert chart.axis.low > 0.001 and chart.axis.high < 50
+    for drawn in (forest, chart):
+        assert [strip.cut for strip in drawn.strips] == [(False, False), (True, True)] and len(drawn.notes) == 1
 
 
 def test_charts_show_the_time_of_a_token_where_it_is_compared(store: Store) -> None:
