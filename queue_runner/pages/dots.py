@@ -30,12 +30,13 @@ _SIGNS = {Word.FASTER: "good", Word.SLOWER: "bad", Word.UNDECIDED: "warn"}
 
 
 class Dot(Struct, frozen=True):
-    """A mark: its place in percent of the width, its offset in pixels, whether it is filled, and what to say of it."""
+    """A mark: its place in percent of the width, its offset in pixels, what to say of it, and its kind: "hollow" if the
+    row is undecided, "out" if the run is left out."""
 
     x: float
     dy: int
-    filled: bool
     title: str
+    kind: str = ""
 
 
 class Strip(Struct, frozen=True):
@@ -111,7 +112,7 @@ def forest(family: Family) -> Chart | None:
     strips = []
     for arm, place in arms.items():
         if arm is family.baseline:
-            dot = Dot(x_axis.at(scale(0.0)), 0, True, f"{arm.label}: the baseline")
+            dot = Dot(x_axis.at(scale(0.0)), 0, f"{arm.label}: the baseline")
             strips.append(Strip(arm.label, colour(place), "", [dot], word="baseline"))
         elif answer := answers.get(arm):
             strips.append(_compared(arm, place, answer, [scale(value) for value in answer.on_scale], x_axis))
@@ -124,7 +125,7 @@ def forest(family: Family) -> Chart | None:
 def _compared(arm: Arm, place: int, answer: Verdict, values: Sequence[float], on: Axis) -> Strip:
     about = ", ".join(filter(None, [answer.size, answer.rounds, answer.next_step]))
     low, high = map(on.at, values[1:]) if len(values) == 3 else (None, None)
-    dot = Dot(on.at(values[0]), 0, answer.decided, f"{arm.label}: {about}")
+    dot = Dot(on.at(values[0]), 0, f"{arm.label}: {about}", "" if answer.decided else "hollow")
     return Strip(
         arm.label,
         colour(place),
@@ -229,10 +230,10 @@ def _strip(
         Dot(
             on.at(values[row.run_id]),
             _JITTER[k % len(_JITTER)],
-            row.run_id in used,
             f"run {row.run}: {what.show(values[row.run_id])}"
             + ("" if row.run_id in used else ", left out")
             + "".join(f"; {detail}" for detail in details.get(row.run_id, taints(row))),
+            "" if row.run_id in used else "out",
         )
         for k, row in enumerate(row for row in arm.ended if row.run_id in values)
     ]

@@ -64,6 +64,8 @@ def plots(evidence: RunRecords) -> Plots:
         notes.append(
             f"all {units.count(n_iters)} iterations are drawn" if n_iters > 1 else "the one iteration is drawn"
         )
+    if any(plotted["out"] for family in families for plotted in family["runs"]):
+        notes.append("dashed: runs that are left out")
     if n_left:
         notes.append(
             f"of {len(chosen) + n_left} runs {len(chosen)} are drawn: as many of each row as there is room for"
@@ -135,7 +137,7 @@ def _plot(evidence: RunRecords, family: Family, drawn: Container[int], stretch: 
         return None
     plotted = [_read(evidence, row.run_id, _work(arm, family.per_work), stretch) for _, arm, row in shown]
     xs = sorted({x for run in plotted for x in (*run.dur_s, *run.loss)})
-    used = {row.run_id for arm in family.arms for row in arm.used}
+    left_out = {row.run_id for arm in family.arms for row in arm.left_out}
     ends = [end for run in plotted for end in run.measured_s or ()] or [x for run in plotted for x in run.others_s]
     low, high = min(ends, default=0.0), max(ends, default=1.0)
     return {
@@ -148,7 +150,7 @@ def _plot(evidence: RunRecords, family: Family, drawn: Container[int], stretch: 
             {
                 "run": row.run,
                 "arm": at,
-                "used": row.run_id in used,
+                "out": row.run_id in left_out,
                 "dur": [run.dur_s.get(x) for x in xs],
                 "loss": [run.loss.get(x) for x in xs],
             }

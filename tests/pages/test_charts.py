@@ -88,17 +88,18 @@ def test_two_runs_have_no_interval_and_the_chart_says_so(store: Store) -> None:
             store.run(device, False, median_s * (1 + k / 50))
     _, forest, chart = charts_of(store)
     assert all(strip.low is None for strip in (*chart.strips, *forest.strips))
-    assert [dot.filled for strip in forest.strips for dot in strip.dots] == [True, False]  # the baseline, and no word
+    kinds = [dot.kind for strip in forest.strips for dot in strip.dots]
+    assert kinds == ["", "hollow"]  # the baseline, and no word
     (note,) = chart.notes
     assert "no row" in note and "3 valid runs" in note
 
 
-def test_a_run_that_is_left_out_is_hollow_and_says_why(store: Store) -> None:
+def test_a_run_that_is_left_out_is_a_cross_and_says_why(store: Store) -> None:
     family, _, far = charts_of(evening(store))
     assert [strip.label for strip in far.strips] == [arm.label for arm in family.arms]
     assert [len(strip.dots) for strip in far.strips] == [5, 5, 5, 4]
-    (hollow,) = [dot for strip in far.strips for dot in strip.dots if not dot.filled]
-    assert all(x in hollow.title for x in ("left out", "contended", "40 %"))
+    (out,) = [dot for strip in far.strips for dot in strip.dots if dot.kind]
+    assert out.kind == "out" and all(x in out.title for x in ("left out", "contended", "40 %"))
     assert any("without a value" in note and note.endswith(": 4.5") for note in far.notes)
     assert far.axis.log and far.title.startswith("time per iteration") and "logarithmic" in far.title
 
@@ -111,7 +112,7 @@ def test_the_forest_has_the_ratio_of_each_row_with_its_interval(store: Store) ->
         assert strip.low == forest.axis.at(pair.verdict.low or 0) and strip.high == forest.axis.at(
             pair.verdict.high or 0
         )
-        assert strip.low < strip.dots[0].x < strip.high and strip.dots[0].filled and strip.cut == (False, False)
+        assert strip.low < strip.dots[0].x < strip.high and not strip.dots[0].kind and strip.cut == (False, False)
         assert pair.verdict.size in strip.about
 
 
@@ -232,11 +233,21 @@ def test_all_iterations_are_drawn_where_they_fit(store: Store) -> None:
     made = plots_of(evening(store, 2, 50))
     (family,) = made.families
     assert family["x"] == list(range(51)) and len(family["runs"]) == 7
-    (note,) = made.notes
-    assert "all 357" in note
+    assert "all 357" in made.notes[0]
     assert family["outside"] == 7  # the first iteration of each
     (stored,) = store.db.execute("SELECT dur_s FROM iterations WHERE run_id = 1 AND i = 17").fetchone()
     assert family["runs"][0]["dur"][17] == pytest.approx(stored, rel=1e-4)
+
+
+def test_only_runs_that_are_left_out_are_dashed_and_the_page_says_so(store: Store) -> None:
+    """A run that had not ended was dashed, too."""
+    store.iterations(store.run("cpu", False, 0.1), [0.1] * 5)
+    store.iterations(store.run("cpu", False, None, outcome=None), [0.1] * 3)
+    made = plots_of(store)
+    assert [run["out"] for run in made.families[0]["runs"]] == [False, False] and len(made.notes) == 1
+    store.iterations(store.run("cpu", False, 0.1, taints={"contended": ("invalid", "others")}), [0.1] * 5)
+    made = plots_of(store)
+    assert [run["out"] for run in made.families[0]["runs"]] == [False, False, True] and len(made.notes) == 2
 
 
 def test_too_many_keep_the_extremes_and_the_page_says_so(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -80,7 +80,7 @@ def test_the_buttons_of_a_plot_work(browser: Browser, page: Path) -> None:
 def test_without_a_script_dots_tables_and_time_lines_are_there(browser: Browser, page: Path) -> None:
     with opened(browser, java_script_enabled=False) as seen:
         seen.page.goto(page.as_uri())
-        assert seen.page.locator("circle.dot").count() == 23  # 4 rows and 19 runs
+        assert seen.page.locator("circle.dot, svg.out").count() == 23  # 4 rows and 19 runs
         assert seen.page.locator("rect.block.measure").count() > 10
         assert seen.page.locator(".no-script").is_visible()
         assert not seen.page.locator("figure.plot").first.is_visible()

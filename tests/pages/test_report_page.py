@@ -41,9 +41,19 @@ def test_every_part_is_there_in_order(store: Store) -> None:
     assert all(x in text for x in ("1 of 9 runs", "contended (1)", "one machine"))
     assert "GPU busy" in text and "median 90 %" in text
     assert "--html out.html" in text
-    assert page.count('class="dot"') == 10 and page.count('class="dot hollow"') == 1
+    assert page.count('class="dot"') == 10 and page.count('class="out"') == 1
+    assert "Hollow" not in text, "a legend of the marks that are there"
     assert all(x in page for x in ("run 2.5: 150.0 ms, left", "left out; contended: ", "machine&#39;s cores"))
     assert "all 800" in text.lower()
+
+
+def test_the_legend_of_a_metric_has_no_marks_that_its_charts_lack(tmp_path: Path) -> None:
+    store = Store(tmp_path / "home")
+    for k in range(3):
+        for device in ("cpu", "mps"):
+            store.metric(store.run(device, False, 0.1), "score", k / 10 + (device == "mps"))
+    legends = re.findall("<figcaption>(Dot.*?)</figcaption>", page_of(store, by="score"))
+    assert len(legends) == 1 and not re.search("line|bar|hollow|cross", legends[0].lower())
 
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)

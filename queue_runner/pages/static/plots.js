@@ -143,8 +143,8 @@
         series: [{}, ...this.runs.map((run) => ({
           stroke: () => css("--" + this.family.arms[run.arm].colour),
           width: many ? 0.75 : 1.25,
-          alpha: (run.used ? 1 : 0.35) * (many ? 0.6 : 0.9),
-          dash: run.used ? undefined : [4, 3],
+          alpha: (run.out ? 0.35 : 1) * (many ? 0.6 : 0.9),
+          dash: run.out ? [4, 3] : undefined,
           spanGaps: true,
           points: { show: this.sparse(run), size: 5 },
           show: !this.off.has(run.arm),
