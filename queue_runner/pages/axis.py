@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterable, Sequence
 
 from msgspec import Struct
 
-from queue_runner import units
-
 EDGE = 3.0
 """Percent of the width left free on both sides, for the dots at the ends."""
 LOG_FROM = 8.0
@@ -66,10 +64,11 @@ def axis(values: Iterable[float], show: Callable[[float], str]) -> Axis | None:
     return Axis(low, high, log, ticks)
 
 
-def ticked(x_s: float) -> str:
-    """Format seconds for an axis: without the zeros that a table keeps."""
-    value, _, unit = units.short_duration(x_s).partition(" ")
-    return " ".join(filter(None, [value.rstrip("0").rstrip(".") if "." in value else value, unit]))
+def ticked(text: str) -> str:
+    """Return a number, with its unit or exponent, without the zeros that a table keeps: "2.5" of "2.500"."""
+    end = next((at for at, letter in enumerate(text) if letter in " e"), len(text))
+    value, rest = text[:end], text[end:]
+    return (value.rstrip("0").rstrip(".") if "." in value else value) + rest
 
 
 def linear_ticks(low: float, high: float, most: int = MOST_TICKS) -> list[float]:
@@ -96,5 +95,5 @@ def _told_apart(marks: Iterable[float], show: Callable[[float], str]) -> list[tu
     """Return the marks with their texts; the first of those that would have the same."""
     texts: dict[str, float] = {}
     for mark in marks:
-        texts.setdefault(show(mark), mark)
+        texts.setdefault(ticked(show(mark)), mark)
     return [(mark, text) for text, mark in texts.items()]

@@ -16,7 +16,7 @@ from queue_runner.analysis.intervals import FIRST_LOOK
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.analysis.rounds import Verdict, Word, mean_interval
 from queue_runner.model import Outcome
-from queue_runner.pages.axis import Axis, axis, ticked
+from queue_runner.pages.axis import Axis, axis
 
 COLOURS = 8
 """Colours of the style sheet: c0 to c7. Rows beyond them use the first again; the label beside a row names it."""
@@ -155,7 +155,6 @@ class Quantity(Struct, frozen=True):
     name: str
     value_of: Callable[[Arm, ReportedRun], float | None]
     show: Callable[[float], str]
-    tick: Callable[[float], str]
     scale: Callable[[Arm], float] | None
 
 
@@ -165,7 +164,6 @@ def quantity(family: Family) -> Quantity:
         return Quantity(
             f"{metric} at the end of a run",
             lambda _arm, row: run_metrics.value(row, metric),
-            units.measured,
             units.measured,
             None,
         )
@@ -177,7 +175,7 @@ def quantity(family: Family) -> Quantity:
         return row.median_s / scale(arm) if row.median_s else None
 
     name = "real time of a run" if family.wall else f"time per {family.per_work or 'iteration'}, median of a run"
-    return Quantity(name, value, units.short_duration, ticked, scale)
+    return Quantity(name, value, units.short_duration, scale)
 
 
 def chart(family: Family, details: Mapping[int, Sequence[object]]) -> Chart | None:
@@ -198,7 +196,7 @@ def chart(family: Family, details: Mapping[int, Sequence[object]]) -> Chart | No
     if not drawn:
         return None
     least, most = min(drawn) / BEYOND, max(drawn) * BEYOND
-    x_axis = axis([*drawn, *(min(max(end, least), most) for ends in intervals for end in ends[1:])], what.tick)
+    x_axis = axis([*drawn, *(min(max(end, least), most) for ends in intervals for end in ends[1:])], what.show)
     assert x_axis is not None  # there is a value
     strips = [
         _strip(arm, by_run, ends, place, x_axis, details, what)

@@ -160,7 +160,9 @@ def time_ticks(length_s: float) -> list[Tick]:
     """Return marks at round times from the beginning: seconds, minutes, hours or days."""
     step = next((step for step in _STEPS_S if length_s / step <= 5), 604800 * max(1, int(length_s / 604800 / 5)))
     if length_s < 1:
-        return [Tick(place(t, 0, length_s, edge=0), ticked(t)) for t in linear_ticks(0, length_s, 4)]
+        return [
+            Tick(place(t, 0, length_s, edge=0), ticked(units.short_duration(t))) for t in linear_ticks(0, length_s, 4)
+        ]
     return [Tick(place(t, 0, length_s, edge=0), _round(t)) for t in range(0, int(length_s) + 1, int(step))]
 
 

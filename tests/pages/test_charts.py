@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from queue_runner import units
 from queue_runner.analysis.comparison import Family
 from queue_runner.pages import axis, dots, iteration_plots, timeline, trust
 from queue_runner.pages.run_records import RunRecords, gather, of_run
@@ -49,25 +50,31 @@ def charts_of(store: Store) -> tuple[Family, dots.Chart, dots.Chart]:
 
 
 def test_ticks_are_round_and_inside() -> None:
-    made = axis.axis([0.0283, 0.0441], dots.ticked)
+    made = axis.axis([0.0283, 0.0441], units.short_duration)
     assert made and not made.log and "not begin at" in made.about
     assert [tick.text for tick in made.ticks] == ["30 ms", "35 ms", "40 ms"]
     assert all(axis.EDGE <= tick.x <= 100 - axis.EDGE for tick in made.ticks)
 
 
 def test_far_values_get_a_logarithmic_axis() -> None:
-    made = axis.axis([0.02, 0.5], dots.ticked)
+    made = axis.axis([0.02, 0.5], units.short_duration)
     assert made and made.log
     assert made.at(0.02) == axis.EDGE and made.at(0.5) == 100 - axis.EDGE
     assert made.at(0.1) == pytest.approx(50.0, abs=0.1)  # the geometric middle of the two
     assert [tick.text for tick in made.ticks] == ["20 ms", "50 ms", "100 ms", "200 ms", "500 ms"]
 
 
+def test_a_metric_has_the_digits_that_its_axis_needs() -> None:
+    made = axis.axis([1.98, 2.53], units.measured)
+    assert made and [tick.text for tick in made.ticks] == ["2", "2.2", "2.4"]
+    assert [axis.ticked(text) for text in ("1.200e-10", "100", "+1.000")] == ["1.2e-10", "100", "+1"]
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_any_axis_has_few_ticks_that_differ(seed: int) -> None:
     draw = random.Random(seed)
     low = 10 ** draw.uniform(-9, 4)
-    made = axis.axis([low, low * 10 ** draw.uniform(0, 6)], dots.ticked)
+    made = axis.axis([low, low * 10 ** draw.uniform(0, 6)], units.short_duration)
     assert made and len(made.ticks) <= axis.MOST_TICKS
     places = [tick.x for tick in made.ticks]
     assert places == sorted(set(places))
