@@ -140,6 +140,8 @@ def _course(
     blocks = [_block(row, *colours[row.run_id], begin, end, evidence) for row in rows]
     drawn = "lines in % are drawn from 0 to 100 %, the rest from the lowest to the highest value"
     notes = [drawn if lines else "no samples of the machine are stored of these runs"]
+    if any(block.kind.endswith(" out") for block in blocks):
+        notes.append("pale: runs that are left out")
     if any(len(_of(sensor, samples)) > MOST_POINTS for sensor in SENSORS):
         notes.append(f"of more than {MOST_POINTS} samples the lowest and the highest of each column are drawn")
     title = f"runs of g{group}" if len(rows) > 1 else f"run {rows[0].run}"
