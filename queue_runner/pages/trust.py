@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
@@ -33,14 +33,16 @@ def reasons(evidence: RunRecords) -> list[TrustReason]:
 
 
 def status(families: Iterable[Family]) -> TrustReason | None:
-    """Return how far the answer is decided: "answer", "undecided: about 3 more rounds"; None where nothing is compared.
+    """Return how far the answer is decided: "answer", "answer on loss; undecided: time", "undecided: about 3 more
+    rounds"; None where nothing is compared.
 
-    It is "good" where every comparison has a verdict.
+    It is "good" where every comparison has a verdict on the quantity that comes first.
     """
-    answers = _answers(families)
+    compared = _answers(families)
+    answers = [answer for (_, answer), *_ in compared]
     undecided = [answer for answer in answers if not answer.decided]
     if not undecided:
-        return TrustReason("good", "answer") if answers else None
+        return TrustReason("good", "; ".join(["answer" + _on(compared), *_open(compared)])) if answers else None
     by_rounds = sorted((answer for answer in undecided if answer.more and not answer.why), key=lambda x: x.more or 0)
     needs = [*dict.fromkeys(answer.next_step for answer in undecided if answer.why or not answer.more)]
     if by_rounds:
@@ -48,23 +50,39 @@ def status(families: Iterable[Family]) -> TrustReason | None:
         several = f"about {fewest.more} to {most.next_step.removeprefix('about ')}"
         needs.append(several if fewest.more != most.more else fewest.next_step)
     share = f"{len(answers) - len(undecided)} of {len(answers)} decided" if len(undecided) < len(answers) else ""
-    return TrustReason("warn", ": ".join(filter(None, [share or "undecided", units.listed(needs, MOST_NEEDS)])))
+    known = f"{share or 'undecided'}{_on(compared)}"
+    return TrustReason("warn", ": ".join(filter(None, [known, units.listed(needs, MOST_NEEDS)])))
 
 
-def _answers(families: Iterable[Family]) -> list[Verdict]:
-    """Return the first answer of all comparisons; of one requested in both directions once."""
+def _answers(families: Iterable[Family]) -> list[list[tuple[str, Verdict]]]:
+    """Return the answers of each comparison with their quantities, the one that comes first before the others; of a
+    comparison requested in both directions once."""
     pairs = {
         frozenset((pair.arm, pair.baseline)): (family, pair)
         for family in families
         for pair in (*family.pairs, *family.twins)
     }
-    return [next(iter(family.answers(pair).values())) for family, pair in pairs.values()]
+    return [[(name or "time", x) for name, x in family.answers(pair).items()] for family, pair in pairs.values()]
+
+
+def _on(compared: Iterable[Sequence[tuple[str, Verdict]]]) -> str:
+    """Return on which quantities the first answers are, where there are others: " on loss"."""
+    names = dict.fromkeys(answers[0][0] for answers in compared)
+    several = any(len(answers) > 1 for answers in compared)
+    return f" on {', '.join(names)}" if several else ""
+
+
+def _open(compared: Iterable[Sequence[tuple[str, Verdict]]]) -> list[str]:
+    """Return which quantities other than the first are undecided, in words; nothing if none is."""
+    names = dict.fromkeys(name for _, *others in compared for name, answer in others if not answer.decided)
+    return [f"undecided: {', '.join(names)}"] if names else []
 
 
 def _verdicts(evidence: RunRecords) -> TrustReason:
     if not evidence.compared:
         return TrustReason("warn", "this report compares nothing")
-    answers = _answers(evidence.families)
+    compared = _answers(evidence.families)
+    answers = [answer for (_, answer), *_ in compared]
     if not answers:
         return TrustReason("warn", "nothing was compared: there are not two rows with valid runs of the same question")
     rounds = [answer.n for answer in answers if answer.decided]
@@ -73,8 +91,10 @@ def _verdicts(evidence: RunRecords) -> TrustReason:
     fewest, most = min(rounds), max(rounds)
     each = f"{fewest} to {most} rounds" if fewest < most else units.counted(most, "round")
     share = f"{len(rounds)} of {len(answers)} comparisons have" if len(answers) > 1 else "it has"
+    still = _open(compared)
     chance = "with normal noise, the chance that any verdict is wrong is at most 5 %, however often you look"
-    return TrustReason("good" if len(rounds) == len(answers) else "warn", f"{share} a verdict, after {each}; {chance}")
+    kind = "good" if len(rounds) == len(answers) and not still else "warn"
+    return TrustReason(kind, "; ".join([f"{share} a verdict{_on(compared)}, after {each}", *still, chance]))
 
 
 def _runs(evidence: RunRecords) -> TrustReason:

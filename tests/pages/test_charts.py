@@ -145,6 +145,23 @@ def test_needs_that_differ_are_one_range(store: Store) -> None:
     assert status and status.text == f"undecided: about {numbers[0]} to {numbers[-1]} more rounds"
 
 
+def test_a_status_names_its_quantity_and_the_others_that_are_undecided(store: Store) -> None:
+    """A green "answer" stood above a table that says "undecided" of the time."""
+    for k in range(4):
+        for device in ("cpu", "mps"):
+            run_id = store.run(device, False, 0.1 + (k * (device == "mps") % 3) / 100)
+            store.metric(run_id, "val_loss", 2.0 + k / 7e4 + (device == "mps") / 10)
+    store.db.execute("UPDATE jobs SET spec_json = json_set(spec_json, '$.seed_by_round', 1)")
+    evidence = evidence_of(store, by="val_loss")
+    (family,) = evidence.families
+    assert {name: x.decided for name, x in family.answers(family.pairs[0]).items()} == {"val_loss": True, "": False}
+    status, reason = trust.status([family]), trust.reasons(evidence)[0]
+    assert status == trust.TrustReason("good", "answer on val_loss; undecided: time")
+    assert reason.kind == "warn" and "on val_loss" in reason.text and "undecided: time" in reason.text
+    alone = evidence_of(store)
+    assert trust.status(alone.families) != status and " on " not in str(trust.status(alone.families))
+
+
 def test_an_interval_that_excludes_nothing_does_not_set_the_axis(store: Store) -> None:
     for factor in (1.0, 40.0, 0.03):
         for device, median_s in (("cpu", 0.2), ("mps", 0.2 * factor)):
@@ -184,7 +201,7 @@ def test_runs_lie_on_the_time_line_where_they_ran(store: Store) -> None:
     length_s = 8 * 32 - 2
     assert course.blocks[4].x == pytest.approx(100 * 4 * 32 / length_s, abs=0.01)
     assert course.blocks[4].width == pytest.approx(100 * 30 / length_s, abs=0.01)
-    assert "contended" in course.blocks[4].title
+    assert "contended" in course.blocks[4].title and len(course.notes) == 2, "why a block is pale"
     keys = {sensor.name: sensor.key for sensor in timeline.SENSORS}
     drawn = [keys[line.name] for line in course.lines]
     assert drawn == ["gpu_busy_share", "gpu_temperature_c", "others_cpu_share", "job_cpu_share"]
