@@ -84,6 +84,7 @@ def build(
     bars, bar_ticks = timeline.bars(evidence)
     submissions, n_submissions_left = provenance.submissions(evidence)
     programs, n_programs_left = provenance.programs(evidence, layout)
+    status = trust.status(compared)
     made = time.strftime("%Y-%m-%d %H:%M", time.localtime(now))
     labels = {row.run: arm.label for arm in compared[0].arms for row in arm.runs} if len(compared) == 1 else {}
     values = {"layout": more.pop("layout_name", "base.html.j2"), **more}
@@ -99,8 +100,8 @@ def build(
         ran=_ran(evidence),
         result=result,
         reasons=trust.reasons(evidence),
-        status=trust.status(compared),
-        answers=[line for line in result.lines if not isinstance(line, Finding)],
+        status=status,
+        answers=trust.below(status, (line for line in result.lines if not isinstance(line, Finding))),
         behind=[line for line in result.lines if isinstance(line, Finding)],
         next_steps=result.next_steps,
         most_rows=MOST_ROWS,

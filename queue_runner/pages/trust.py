@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
@@ -52,6 +53,12 @@ def status(families: Iterable[Family]) -> TrustReason | None:
     share = f"{len(answers) - len(undecided)} of {len(answers)} decided" if len(undecided) < len(answers) else ""
     known = f"{share or 'undecided'}{_on(compared)}"
     return TrustReason("warn", ": ".join(filter(None, [known, units.listed(needs, MOST_NEEDS)])))
+
+
+def below(status: TrustReason | None, lines: Iterable[str]) -> list[str]:
+    """Return the sentences of an answer as they stand below its status: one that says "undecided" is not repeated."""
+    repeats = status is not None and status.text.startswith("undecided")
+    return [re.sub(r"^([A-Z]+: )?undecided: ", r"\1", line) if repeats else line for line in lines]
 
 
 def _answers(families: Iterable[Family]) -> list[list[tuple[str, Verdict]]]:

@@ -86,12 +86,13 @@ def _computed(connection: sqlite3.Connection, group: int) -> NewestAnswer:
     if progress.runs > MOST_RUNS:
         return NewestAnswer(group, progress, unended, None, [f"{units.counted(progress.runs, 'run')}: see its page"], 0)
     result = reports.run(reports.suited(workloads, reports.DEFAULT), connection, Options(selectors=(selector,)))
-    answers = [line for line in result.lines if not isinstance(line, Finding)] or result.lines[:1]
+    status = trust.status(result.families)
+    answers = trust.below(status, [line for line in result.lines if not isinstance(line, Finding)] or result.lines[:1])
     return NewestAnswer(
         group,
         progress,
         unended,
-        trust.status(result.families),
+        status,
         answers[:MOST_SENTENCES],
         len(answers[MOST_SENTENCES:]),
         result.next_steps,
