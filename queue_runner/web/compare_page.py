@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from queue_runner import config_file
+from queue_runner.errors import UsageError
 from queue_runner.model import Selector, State, parse_selector
 from queue_runner.monitor import explanation, group_summary, queue_state, run_view
 from queue_runner.monitor.run_view import RunLine
@@ -35,12 +36,13 @@ STATIC = {
 
 
 class CompareQuery(Struct, frozen=True):
-    """The query in the address, as words of the command line."""
+    """The query in the address, as words of the command line. `chosen` if its jobs were ticked in the history."""
 
     ids: tuple[str, ...]
     vs: str
     where: tuple[str, ...]
     report: str
+    chosen: bool = False
 
     def command(self) -> list[str]:
         """Return the command line that asks for the same."""
@@ -54,7 +56,9 @@ def read_query(given: QueryParams) -> CompareQuery:
     typed = re.split(r"[\s,]+", given.get("ids", "").strip())
     ids = dict.fromkeys(word for word in (*given.getlist("id"), *typed) if word)
     where = given.get("where", "").split()
-    return CompareQuery(tuple(ids), given.get("vs", "").strip(), tuple(where), given.get("report") or DEFAULT)
+    return CompareQuery(
+        tuple(ids), given.get("vs", "").strip(), tuple(where), given.get("report") or DEFAULT, "chosen" in given
+    )
 
 
 def form(query: CompareQuery) -> dict[str, Any]:
@@ -78,7 +82,10 @@ class ReportPages:
         self._made: OrderedDict[object, tuple[object, bytes]] = OrderedDict()
 
     def of_query(self, query: CompareQuery, patience_s: float) -> str:
-        """Return the page that compares runs. Raises: UsageError as the report itself, MpsqError (store)."""
+        """Return the page that compares runs. Raises: UsageError as the report itself, or if none of the history is
+        ticked; MpsqError (store)."""
+        if query.chosen and not query.ids:
+            raise UsageError("no job is ticked", "tick jobs in the history, then press compare")
         with read.reading(self._layout.db, patience_s=patience_s) as connection:
             version = queue_state.history(connection)
             return self._page(query, connection, version, "web/asked.html.j2", form=form(query))

@@ -220,6 +220,15 @@ def test_the_page_of_a_comparison_is_that_of_the_report(browser: Browser) -> Non
     assert "did you mean" in browser.get("/compare?ids=g1&report=device", 404)
 
 
+def test_to_compare_the_chosen_without_any_is_refused(browser: Browser) -> None:
+    """It showed an empty form."""
+    forms = re.findall(r'<form method="get" action="/compare">.*?</form>', browser.get("/history"), re.DOTALL)
+    (button,) = re.findall(r'<button name="(\w+)" value="(\w+)">', forms[0])
+    address = f"/compare?{'='.join(button)}"
+    assert 'role="alert"' in browser.get(address, 404)
+    assert 'class="box' in browser.get(f"{address}&id=1") and 'role="alert"' not in browser.get("/compare")
+
+
 def test_no_other_file_is_served(browser: Browser) -> None:
     for path in ("../render.py", "%2e%2e/render.py", "uPlot/../../render.py", "uPlot/LICENSE", "", "web.js/"):
         assert browser.client.get(f"/static/{path}").status_code == 404, path
