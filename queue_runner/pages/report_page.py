@@ -17,8 +17,9 @@ from queue_runner import atomic_file, reports, units
 from queue_runner.analysis.comparison import Family
 from queue_runner.analysis.finding import Finding
 from queue_runner.analysis.grouping import MAIN, word
+from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.errors import MpsqError
-from queue_runner.model import State
+from queue_runner.model import Outcome, State
 from queue_runner.monitor.answers.run_query import Options
 from queue_runner.pages import dots, histories, iteration_plots, provenance, render, timeline, trust
 from queue_runner.pages.run_records import RunRecords, gather
@@ -29,6 +30,8 @@ from queue_runner.tables import of_any_width
 
 MOST_ROWS = 300
 """Rows of one table; the rest is counted, and in csv."""
+MOST_FAILURES = 3
+"""Runs without success that the top of a page names."""
 MOST_NAMED, MOST_CHARS = 4, 120
 """Rows that the title names, and characters of their names."""
 
@@ -54,6 +57,13 @@ class PageQuestion(Struct, frozen=True):
     varied: Sequence[tuple[str, str]]
     rows: int
     baseline: str
+
+
+class PageFailure(Struct, frozen=True):
+    """How a run ended that did not succeed."""
+
+    run: str
+    ending: str
 
 
 def build(
@@ -84,7 +94,9 @@ def build(
     bars, bar_ticks = timeline.bars(evidence)
     submissions, n_submissions_left = provenance.submissions(evidence)
     programs, n_programs_left = provenance.programs(evidence, layout)
-    status = trust.status(compared)
+    reasons, status = trust.reasons(evidence), trust.status(compared)
+    if status is None and evidence.compared and len(evidence.families) > 1 < len(reasons):
+        status = reasons.pop(0)  # that nothing was compared is the answer
     made = time.strftime("%Y-%m-%d %H:%M", time.localtime(now))
     labels = {row.run: arm.label for arm in compared[0].arms for row in arm.runs} if len(compared) == 1 else {}
     values = {"layout": more.pop("layout_name", "base.html.j2"), **more}
@@ -99,9 +111,13 @@ def build(
         asked=[_asked(family) for family in compared],
         ran=_ran(evidence),
         result=result,
-        reasons=trust.reasons(evidence),
+        reasons=reasons,
         status=status,
-        answers=trust.below(status, (line for line in result.lines if not isinstance(line, Finding))),
+        failures=_failures(evidence),
+        answers=[
+            *(_time(evidence.families) if evidence.compared else []),
+            *trust.below(status, (line for line in result.lines if not isinstance(line, Finding))),
+        ],
         behind=[line for line in result.lines if isinstance(line, Finding)],
         next_steps=result.next_steps,
         most_rows=MOST_ROWS,
@@ -142,6 +158,34 @@ def headline(name: str, families: Sequence[Family]) -> str:
     if len(labels) > MOST_NAMED or len(named) > MOST_CHARS:
         return f"Which of these {len(labels)} is {which}?"
     return f"Which is {which}: {named}?"
+
+
+def _failures(evidence: RunRecords) -> list[PageFailure]:
+    """Return the runs that tell why there are no numbers: of those that ended alike the first; none where a run
+    counts."""
+    if any(arm.used for family in evidence.families for arm in family.arms):
+        return []
+    failed = [row for row in evidence.runs if row.state == State.DONE and row.outcome != Outcome.SUCCEEDED]
+    alike = {(row.ending, row.reason): row for row in reversed(failed)}
+    return [PageFailure(row.run, _ending(row)) for row in [*reversed(alike.values())][:MOST_FAILURES]]
+
+
+def _ending(row: ReportedRun) -> str:
+    """Return how a run ended and why: "failed: KeyError: 'x'"."""
+    why = row.reason or (f"exit code {row.exit_code}" if row.exit_code else "")
+    return ": ".join(filter(None, [str(row.outcome).lower().replace("_", " "), why]))
+
+
+def _time(families: Sequence[Family]) -> list[str]:
+    """Return the time of the only row in a sentence; nothing where there are several, or it has none."""
+    arms = [arm for family in families for arm in family.arms]
+    if len(arms) != 1 or not arms[0].times:
+        return []
+    (arm,) = arms
+    spread_s, over = arm.spread_s
+    unit, scale = ("s", 1.0) if families[0].wall else ("ms/iter", 1e-3)
+    time = units.plus_minus(arm.median_s, spread_s if over == "runs" else None, unit, scale)
+    return [f"{arm.label}: {time}, {units.counted(len(arm.timed), 'run')}"]
 
 
 def _asked(family: Family) -> PageQuestion:

@@ -100,8 +100,26 @@ def test_a_page_of_runs_that_do_not_count_says_so_and_has_no_good_sign(tmp_path:
     waits, failed = (" ".join(Seen(page_of(store, selectors=[group])).text.split()) for group in ("g1", "g2"))
     assert "no run" in waits and "mpsq why g1" in waits
     assert "believed" not in waits and "Numbers" not in waits
+    assert "run 2.1 failed: exit code 1" in failed[: failed.index("believed")]
     assert "1 of 1 run" in failed and "failed (1)" in failed
     assert "no caveats" not in failed and "passes no verdict" not in failed
+
+
+def test_a_report_of_one_row_says_its_time_first(tmp_path: Path) -> None:
+    store = Store(tmp_path / "home")
+    for k in range(3):
+        store.run("cpu", False, 0.1 + k / 1000)
+    top = page_of(store).partition("believed")[0]
+    assert "101.0 ± 1.0 ms/iter" in top and "passes no verdict" not in top
+
+
+def test_rows_of_unrelated_questions_are_said_to_be_not_compared_first(tmp_path: Path) -> None:
+    """A caveat of one of them stood in the box, as if it were the answer."""
+    store = Store(tmp_path / "home")
+    store.run("cpu", False, 0.1, summary={"drift_ratio": 1.3}, taints={"drift": ("caveat", "it drifted")})
+    store.run("cpu", False, 0.1, workload="resnet50", config="full")
+    page = Seen(page_of(store)).text
+    assert 0 < page.index("nothing was compared") < page.index("drifted") and page.count("nothing was compared") == 1
 
 
 def test_secrets_of_command_lines_and_variables_are_hidden(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from queue_runner.web import actions, live, log_page, overview, views
 from tests import named_rows
 from tests.cli_support import SPEC, Cli, end_running_run, full_queue, taint
 from tests.queue_support import until
+from tests.reports.report_fixture import Store
 from tests.web.site_support import Browser
 
 pytestmark = pytest.mark.process
@@ -456,6 +457,14 @@ def test_the_page_of_an_open_submission_says_why_it_waits_or_runs(queue: Layout,
     assert "mpsq resume 5 releases it" in text_of(opening(2))
     mpsq.ok("cancel", "g2")
     assert "/job/" not in opening(2)
+
+
+def test_the_page_of_a_submission_that_failed_says_so_first_and_leads_to_the_run(tmp_path: Path) -> None:
+    store = Store(tmp_path / "home")
+    store.run("cpu", False, None, outcome="FAILED", exit_code=1, reason="<KeyError>")
+    page = Browser(store.layout).get("/group/1")
+    answer = page[page.index('<section id="answer"') : page.index("May it be believed")]
+    assert '<a href="/job/1.1">' in answer and "&lt;KeyError&gt;" in answer
 
 
 def test_the_page_of_a_judgement_says_whether_the_candidate_is_kept(queue: Layout, browser: Browser, mpsq: Cli) -> None:
