@@ -113,7 +113,7 @@ def test_a_report_of_one_row_says_its_time_first(tmp_path: Path) -> None:
     assert "101.0 ± 1.0 ms/iter" in top and "passes no verdict" not in top
 
 
-def test_rows_of_unrelated_questions_are_said_to_be_not_compared_first(tmp_path: Path) -> None:
+def test_a_page_of_unrelated_questions_begins_with_that_nothing_was_compared(tmp_path: Path) -> None:
     """A caveat of one of them stood in the box, as if it were the answer."""
     store = Store(tmp_path / "home")
     store.run("cpu", False, 0.1, summary={"drift_ratio": 1.3}, taints={"drift": ("caveat", "it drifted")})
