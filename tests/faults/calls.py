@@ -283,7 +283,8 @@ def _kill(pid: int, number: int) -> None:
     machine.point("kill", f"{pid} {number}")
     if pid not in machine.processes:
         raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH))
-    _deliver(machine.processes[pid], number)
+    if number:  # 0 asks whether there is such a process
+        _deliver(machine.processes[pid], number)
 
 
 def _deliver(process: Process, number: int) -> None:

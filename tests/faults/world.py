@@ -59,7 +59,7 @@ MOST_STEPS = 400_000
 class _Quiet:
     """No sensors."""
 
-    reads_gpu = False
+    reads_gpu = reads_each_second = False
 
     def __init__(self, **_: Any) -> None:
         self.queue: set[int] = set()

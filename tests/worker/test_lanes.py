@@ -228,7 +228,7 @@ def test_each_lane_is_shown_and_what_is_done_to_one_leaves_the_other(lanes: Queu
     console = Console(file=io.StringIO(), width=100, height=40)
     console.print(dashboard.frame(found, [], dashboard.tables(found), console))
     watched = console.file.getvalue()  # type: ignore[attr-defined]
-    page = dict(views.queue(lanes.layout, OverviewReader(lanes.layout)).facts)
+    page = dict(views.queue(lanes.layout, OverviewReader(lanes.layout)).lane)
     for shown in (mpsq.ok("status").out, watched, f"lanes {page['lanes']}"):
         assert re.search(r"lanes +cpu:0 +1\.1 ", shown), shown
         assert re.search(r"cpu:1 +2\.1 .*resume --lane", shown), shown
