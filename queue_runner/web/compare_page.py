@@ -27,6 +27,8 @@ MOST_PAGES = 4
 """Number of pages that are kept: those that a person goes back to."""
 MOST_RUNNING = 4
 """Number of running runs of a submission that its page explains."""
+MOST_WAITING = 1000
+"""Length of the queue from which on it does not say why a run waits: that depends on all runs before it."""
 STATIC = {
     "uPlot/uPlot.min.css": "text/css",
     "uPlot/uPlot.iife.min.js": "text/javascript",
@@ -101,8 +103,14 @@ class ReportPages:
                 raise read.names_nothing(selector)
             condition = "group_id = ? AND state <> 'DONE'"
             unended = [*run_view.each_run(connection, RunLine, condition, [group], run_view.QUEUE_ORDER)]
-            now = [run for run in unended if run.state == State.RUNNING][:MOST_RUNNING] or unended[:1]
-            whys = explanation.explain_all(self._layout, connection, [parse_selector(run.run) for run in now])
+            explained = [run for run in unended if run.state == State.RUNNING][:MOST_RUNNING]
+            if (
+                not explained
+                and read.value(connection, "SELECT count(*) FROM runs WHERE state = 'QUEUED'") < MOST_WAITING
+            ):
+                explained = unended[:1]
+            selectors = [parse_selector(run.run) for run in explained]
+            whys = explanation.explain_all(self._layout, connection, selectors) if selectors else []
             workloads, is_open = group_summary.workloads(connection, group)
             return self._page(
                 CompareQuery((selector.text,), "", (), reports.suited(workloads, DEFAULT)),
