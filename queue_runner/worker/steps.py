@@ -138,11 +138,9 @@ class Steps:
             supervisor.rest()
         self._starter.rest()
         self._forget({action.lane for action in done if isinstance(action, Start | Reserve)})
-        self._watched = ()
         if error is not None:
-            raise error
-        if not (started or self._due.is_submitting):
-            self._watched = self._as_watched()
+            raise error  # what was watched still is: the next look has news, and tries again
+        self._watched = () if started or self._due.is_submitting else self._as_watched()
         return bool(self._now.running) or started or self._due.is_submitting
 
     def _as_watched(self) -> tuple[tuple[Supervisor, int], ...]:
