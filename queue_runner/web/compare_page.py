@@ -101,14 +101,11 @@ class ReportPages:
             runs = list(run_view.each_run(connection, RunLine, "group_id = ?", [group]))
             if not runs:
                 raise read.names_nothing(selector)
-            condition = "group_id = ? AND state <> 'DONE'"
-            unended = [*run_view.each_run(connection, RunLine, condition, [group], run_view.QUEUE_ORDER)]
-            explained = [run for run in unended if run.state == State.RUNNING][:MOST_RUNNING]
-            if (
-                not explained
-                and read.value(connection, "SELECT count(*) FROM runs WHERE state = 'QUEUED'") < MOST_WAITING
-            ):
-                explained = unended[:1]
+            explained = [run for run in runs if run.state == State.RUNNING][:MOST_RUNNING]
+            n_waiting = read.value(connection, "SELECT count(*) FROM runs WHERE state = 'QUEUED'")
+            if not explained and n_waiting < MOST_WAITING:
+                condition = "group_id = ? AND state <> 'DONE'"
+                explained = [*run_view.each_run(connection, RunLine, condition, [group], run_view.QUEUE_ORDER)][:1]
             selectors = [parse_selector(run.run) for run in explained]
             whys = explanation.explain_all(self._layout, connection, selectors) if selectors else []
             workloads, is_open = group_summary.workloads(connection, group)
