@@ -51,15 +51,16 @@ def compared(
 
 
 def whole(rows: Sequence[ReportedRun], context: Context, ask: Ask = asked) -> list[Family]:
-    """Return the families of all runs of the submissions of these rows, not compared, if some of their jobs are hidden;
-    else none. More than MOST_HIDDEN jobs are not read: a family without rows stands for them."""
-    groups = ", ".join({str(row.group_id) for row in rows if row.group_id is not None})
-    selected = {row.job_id for row in rows}
-    jobs = {job for (job,) in context.tuples(f"SELECT id FROM jobs WHERE group_id IN ({groups})")}
-    if not (hidden := jobs - selected):
+    """Return the families of all runs of the submissions of these rows, not compared, if the user's choice hides some
+    of their jobs; else none. More than MOST_HIDDEN jobs are not read: a family without rows stands for them."""
+    if not (context.options.chosen or context.options.sides):
+        return []
+    jobs = {job for (job,) in context.by_groups("SELECT id FROM jobs WHERE group_id IN ({groups})", rows)}
+    if not (hidden := jobs - {row.job_id for row in rows}):
         return []
     if len(hidden) > MOST_HIDDEN:
         return [Family({}, [])]
+    groups = ", ".join({str(row.group_id) for row in rows if row.group_id is not None})
     chosen = f"number <> {PREFLIGHT} AND group_id IN ({groups})"
     options = replace(context.options, where={}, since=None)
     everything = Context(options, context.connection, chosen, ())
