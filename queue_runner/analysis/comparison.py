@@ -173,7 +173,7 @@ def compare(rows: Iterable[ReportedRun], question: Question, whole: Sequence[Fam
 
     Raises: UsageError as `with_baselines`.
     """
-    return [_judged(within(family, whole)) for family in with_baselines(rows, question)]
+    return [_judged(_within(family, whole)) for family in with_baselines(rows, question)]
 
 
 def with_baselines(rows: Iterable[ReportedRun], question: Question) -> list[Family]:
@@ -181,8 +181,8 @@ def with_baselines(rows: Iterable[ReportedRun], question: Question) -> list[Fami
 
     Raises: UsageError when the requested baseline matches no arm, or several of a family.
     """
-    chosen = _with_baselines(families(rows, question), question.vs)
-    return [replace(family, aim=_aim(family.arms, question)) for family in chosen]
+    made = [replace(family, aim=_aim(family.arms, question)) for family in families(rows, question)]
+    return _with_chosen(made, question.vs) if question.vs else [_default_baseline(family) for family in made]
 
 
 def _aim(arms: Iterable[Arm], question: Question) -> Aim:
@@ -218,9 +218,7 @@ def families(rows: Iterable[ReportedRun], question: Question) -> list[Family]:
     return made
 
 
-def _with_baselines(families: Sequence[Family], vs: Mapping[str, Any]) -> list[Family]:
-    if not vs:
-        return [_default_baseline(family) for family in families]
+def _with_chosen(families: Sequence[Family], vs: Mapping[str, Any]) -> list[Family]:
     requested = ",".join(_asked(name, value) for name, value in vs.items())
     chosen = []
     named = {arm.key["subject"] for family in families for arm in family.arms}
@@ -319,7 +317,7 @@ def compare_each(
     per_work = next(filter(None, map(differing_work, requested)), "")
     pairs = [pair for pair in requested if all(arm.times and (not per_work or arm.work(per_work)) for arm in pair)]
     aim = _aim(arms, question) if arms else question.aim
-    parts = (within(Family({}, pair, baseline=pair[1]), whole).others for pair in pairs)
+    parts = (_within(Family({}, pair, baseline=pair[1]), whole).others for pair in pairs)
     others = {(_runs(arm), _runs(base)): (arm, base) for part in parts for arm, base in part}
     shown = {(_runs(arm), _runs(base)) for arm, base in pairs}
     hidden = [pair for runs, pair in others.items() if runs not in shown]
@@ -375,7 +373,7 @@ def _answered(family: Family, pairs: Sequence[tuple[Arm, Arm]], twins: Sequence[
     return replace(family, pairs=judged(pairs), twins=judged(twins))
 
 
-def within(shown: Family, whole: Sequence[Family]) -> Family:
+def _within(shown: Family, whole: Sequence[Family]) -> Family:
     """Return a family with the pairs of the whole question that it does not show. If none of the families has all of
     its rows, measured as they are, its own pairs are all, and its baseline counts as the user's choice."""
     if shown.baseline is None or not whole:
