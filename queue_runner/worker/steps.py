@@ -139,7 +139,7 @@ class Steps:
         self._starter.rest()
         self._forget({action.lane for action in done if isinstance(action, Start | Reserve)})
         if error is not None:
-            raise error  # what was watched still is: the next look has news, and tries again
+            raise error  # the same runs stay watched: they have news, so the step is tried again
         self._watched = () if started or self._due.is_submitting else self._as_watched()
         return bool(self._now.running) or started or self._due.is_submitting
 
