@@ -61,8 +61,7 @@ class Connection:
 
     def each(self, sql: str, values: Values = ()) -> Iterator[tuple[Any, ...]]:
         """Yield the rows one by one, without holding all of them in memory."""
-        with closing(self._driver.execute(sql, values)) as rows:
-            yield from rows
+        yield from self._driver.execute(sql, values)
 
     def records(self, sql: str, values: Values = ()) -> list[dict[str, Any]]:
         """Return the rows by the names of their columns."""
