@@ -19,11 +19,17 @@ class EndedRun(Struct, frozen=True):
     event: str | None
 
 
+_RUN_ENDS = """
+SELECT e.id, e.verb, e.run_id, r.outcome, r.number FROM job_events e JOIN runs r ON r.id = e.run_id
+WHERE e.id > ? AND e.verb IN ('finish', 'skip') ORDER BY e.id
+"""
+
+
 def since(connection: Connection, event_id: int) -> list[EndedRun]:
     """Return the runs that a worker has ended or skipped since an entry of the history. A cancelled run calls no hook:
     the user who cancelled it knows. Nor does a skipped run, or a preflight that succeeded."""
     ends = []
-    for id, verb, run_id, outcome, number in connection.rows(hot_sql.RUN_ENDS, {"after": event_id}):
+    for id, verb, run_id, outcome, number in connection.rows(_RUN_ENDS, [event_id]):
         event: str | None = "done" if outcome == Outcome.SUCCEEDED else "failed"
         if verb == Verb.SKIP or outcome == Outcome.CANCELLED or (event == "done" and number == PREFLIGHT):
             event = None
@@ -34,7 +40,8 @@ def since(connection: Connection, event_id: int) -> list[EndedRun]:
 def is_idle(connection: Connection, stuck: Collection[int] = ()) -> bool:
     """Return whether no run is active, no round follows, and no waiting run starts without user action, as those of the
     jobs `stuck`."""
-    if connection.row(hot_sql.ANY_RUNNING) is not None or added_rounds.ended(connection):
+    running = connection.row("SELECT 1 FROM runs WHERE state = 'RUNNING' LIMIT 1")
+    if running is not None or added_rounds.ended(connection):
         return False
     waiting = {*connection.column(hot_sql.ALL_UNPAUSED_JOBS)}.difference(stuck)
     paused = set(connection.column(hot_sql.ALL_QUEUED_JOBS)) - waiting

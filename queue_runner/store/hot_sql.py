@@ -135,11 +135,6 @@ SELECT runs.id, runs.job_id, runs.number, jobs.spec_json, runs.token, runs.boot_
 FROM runs JOIN jobs ON jobs.id = runs.job_id
 WHERE runs.state = 'RUNNING' AND (runs.lane NOT GLOB '*-g[0-9]*-??????')
 """
-PAUSED_LANES = """
-SELECT lanes.name
-FROM lanes
-WHERE lanes.paused_at IS NOT NULL
-"""
 LANES_IN_USE = """
 SELECT runs.lane
 FROM runs
@@ -197,51 +192,13 @@ REQUEST_CANCEL = "UPDATE runs SET cancel_requested_at=:now WHERE runs.id = :run_
 TAKE_OVER_HOLD = "UPDATE runs SET blocked_reason=NULL WHERE runs.id = :run_id AND runs.state = 'HELD' AND runs.blocked_reason IS NOT NULL"
 SUSPEND = "UPDATE runs SET paused_at=:now WHERE runs.id = :run_id AND runs.paused_at IS NULL AND runs.state = 'RUNNING'"
 CONTINUE = "UPDATE runs SET paused_at=NULL WHERE runs.id = :run_id AND runs.paused_at IS NOT NULL AND runs.state != 'DONE'"
-MARK_STARTED = "UPDATE runs SET started_at=:at WHERE runs.id = :run_id AND (runs.started_at IS NULL OR runs.started_at < :at)"
-MARK_FINGERPRINT = "UPDATE runs SET machine_hash=:machine_hash, software_hash=:software_hash WHERE runs.id = :run_id"
 NEWEST_EVENT_OF_RUN = """
 SELECT job_events.verb, job_events.at
 FROM job_events
 WHERE job_events.run_id = :run_id ORDER BY job_events.id DESC
 LIMIT 1 OFFSET 0
 """
-LANE = """
-SELECT lanes.name, lanes.blocked_reason, lanes.blocked_at, lanes.paused_at, lanes.paused_reason, lanes.blocked_kind, lanes.blocked_for, lanes.next_try_at
-FROM lanes
-WHERE lanes.name = :this_lane
-"""
 PUT_LANE = "INSERT INTO lanes (name, blocked_reason, blocked_at, paused_at, paused_reason, blocked_kind, blocked_for, next_try_at) VALUES (:name, :blocked_reason, :blocked_at, :paused_at, :paused_reason, :blocked_kind, :blocked_for, :next_try_at) ON CONFLICT (name) DO UPDATE SET blocked_reason = :blocked_reason, blocked_at = :blocked_at, paused_at = :paused_at, paused_reason = :paused_reason, blocked_kind = :blocked_kind, blocked_for = :blocked_for, next_try_at = :next_try_at"
-FORGET_LANES = """
-DELETE FROM lanes WHERE lanes.name != 'machine' AND (lanes.name NOT GLOB '*-g[0-9]*-??????') AND lanes.paused_at IS NULL AND (lanes.name NOT IN (SELECT anon_1.value
-FROM json_each(:names) AS anon_1))
-"""
-BEGAN_ALONE = """
-SELECT DISTINCT jobs.spec_json
-FROM runs JOIN jobs ON jobs.id = runs.job_id
-WHERE jobs.group_id = :group_id AND jobs.lane = 'machine' AND runs.started_at IS NOT NULL
-"""
-BINDING = """
-SELECT jobs.group_id, jobs.lane
-FROM runs JOIN jobs ON jobs.id = runs.job_id
-WHERE runs.id = :run_id
-"""
-BEGUN_IN_GROUP = """
-SELECT runs.id
-FROM runs JOIN jobs ON jobs.id = runs.job_id
-WHERE jobs.group_id = :group_id AND (runs.started_at IS NOT NULL OR runs.state = 'RUNNING' OR jobs.rerun_of IS NOT NULL)
-LIMIT 1 OFFSET 0
-"""
-SPECS_OF_GROUP = """
-SELECT jobs.id, jobs.spec_json
-FROM jobs
-WHERE jobs.group_id = :group_id
-"""
-BIND_JOB = "UPDATE jobs SET spec_json=:spec_json, spec_hash=:spec_hash, lane=:lane WHERE jobs.id = :job_id"
-INGEST_STATE = """
-SELECT ingests.device, ingests.inode, ingests."offset", ingests.tail_hash, ingests.parser_state, ingests.unknown, ingests.bad, ingests.forged, ingests.torn, ingests.rewritten
-FROM ingests
-WHERE ingests.run_id = :run_id AND ingests.source = :source
-"""
 PUT_INGEST_STATE = "INSERT INTO ingests (run_id, source, device, inode, \"offset\", tail_hash, parser_state, unknown, bad, forged, torn, rewritten) VALUES (:run_id, :source, :device, :inode, :offset, :tail_hash, :parser_state, :unknown, :bad, :forged, :torn, :rewritten) ON CONFLICT (run_id, source) DO UPDATE SET device = :device, inode = :inode, \"offset\" = :offset, tail_hash = :tail_hash, parser_state = :parser_state, unknown = :unknown, bad = :bad, forged = :forged, torn = :torn, rewritten = :rewritten"
 ADD_ITERATION = "INSERT INTO iterations (run_id, \"offset\", i, dur_s, loss, phase, synced, allocated_bytes, reserved_bytes) VALUES (:run_id, :offset, :i, :dur_s, :loss, :phase, :synced, :allocated_bytes, :reserved_bytes)"
 ADD_PHASE = "INSERT INTO phases (run_id, \"offset\", t_s, name, edge) VALUES (:run_id, :offset, :t_s, :name, :edge)"
@@ -250,58 +207,16 @@ ADD_METRIC = "INSERT INTO metrics (run_id, \"offset\", name, i, value, unit) VAL
 ADD_METRIC_ONCE = "INSERT INTO metrics (run_id, \"offset\", name, i, value, unit) VALUES (:run_id, :offset, :name, :i, :value, :unit) ON CONFLICT DO NOTHING"
 ADD_NOTE = "INSERT INTO notes (run_id, \"offset\", kind, text) VALUES (:run_id, :offset, :kind, :text)"
 ADD_NOTE_ONCE = "INSERT INTO notes (run_id, \"offset\", kind, text) VALUES (:run_id, :offset, :kind, :text) ON CONFLICT DO NOTHING"
-HELLO = """
-SELECT hellos.hello_json
-FROM hellos
-WHERE hellos.run_id = :run_id
-"""
 PUT_HELLO = "INSERT INTO hellos (run_id, workload, framework, framework_version, device, device_name, dtype, compile, config, params, flops_per_iter, tokens_per_iter, samples_per_iter, optimizer, seed, planned_iters, compile_cache, data_name, data_sha256, hello_json) VALUES (:run_id, :workload, :framework, :framework_version, :device, :device_name, :dtype, :compile, :config, :params, :flops_per_iter, :tokens_per_iter, :samples_per_iter, :optimizer, :seed, :planned_iters, :compile_cache, :data_name, :data_sha256, :hello_json) ON CONFLICT (run_id) DO UPDATE SET workload = :workload, framework = :framework, framework_version = :framework_version, device = :device, device_name = :device_name, dtype = :dtype, compile = :compile, config = :config, params = :params, flops_per_iter = :flops_per_iter, tokens_per_iter = :tokens_per_iter, samples_per_iter = :samples_per_iter, optimizer = :optimizer, seed = :seed, planned_iters = :planned_iters, compile_cache = :compile_cache, data_name = :data_name, data_sha256 = :data_sha256, hello_json = :hello_json"
-FIRST_NOTES = """
-SELECT notes.kind, notes.text
-FROM notes
-WHERE notes.run_id = :run_id ORDER BY notes."offset" DESC
-"""
-NOTES_OF_KIND = """
-SELECT notes.text
-FROM notes
-WHERE notes.run_id = :run_id AND notes.kind = :kind ORDER BY notes."offset"
-"""
-FORGET_CONDITIONS = "DELETE FROM conditions WHERE conditions.run_id = :run_id"
-FORGET_NOTES = "DELETE FROM notes WHERE notes.run_id = :run_id"
-FORGET_ITERATIONS = "DELETE FROM iterations WHERE iterations.run_id = :run_id"
-FORGET_PHASES = "DELETE FROM phases WHERE phases.run_id = :run_id"
-FORGET_EVALS = "DELETE FROM evals WHERE evals.run_id = :run_id"
-FORGET_METRICS = "DELETE FROM metrics WHERE metrics.run_id = :run_id"
 ADD_EXIT = "INSERT INTO exits (run_id, real_s, slept_s, paused_s, user_s, sys_s, max_rss_bytes, exit_json) VALUES (:run_id, :real_s, :slept_s, :paused_s, :user_s, :sys_s, :max_rss_bytes, :exit_json) ON CONFLICT DO NOTHING"
 PUT_SUMMARY = "INSERT INTO summaries (run_id, n_iters, n_measure, peak_allocated_bytes, peak_reserved_bytes, median_s, mad_s, q1_s, q3_s, mean_s, min_s, max_s, first_iter_s, first_iter_excess_s, first_third_median_s, last_third_median_s, drift_ratio, loss_first, loss_last, loss_min, val_loss_last, setup_s, compile_s, warmup_s, measure_s, eval_s, checkpoint_s, other_s, projected_real_s) VALUES (:run_id, :n_iters, :n_measure, :peak_allocated_bytes, :peak_reserved_bytes, :median_s, :mad_s, :q1_s, :q3_s, :mean_s, :min_s, :max_s, :first_iter_s, :first_iter_excess_s, :first_third_median_s, :last_third_median_s, :drift_ratio, :loss_first, :loss_last, :loss_min, :val_loss_last, :setup_s, :compile_s, :warmup_s, :measure_s, :eval_s, :checkpoint_s, :other_s, :projected_real_s) ON CONFLICT (run_id) DO UPDATE SET n_iters = :n_iters, n_measure = :n_measure, peak_allocated_bytes = :peak_allocated_bytes, peak_reserved_bytes = :peak_reserved_bytes, median_s = :median_s, mad_s = :mad_s, q1_s = :q1_s, q3_s = :q3_s, mean_s = :mean_s, min_s = :min_s, max_s = :max_s, first_iter_s = :first_iter_s, first_iter_excess_s = :first_iter_excess_s, first_third_median_s = :first_third_median_s, last_third_median_s = :last_third_median_s, drift_ratio = :drift_ratio, loss_first = :loss_first, loss_last = :loss_last, loss_min = :loss_min, val_loss_last = :val_loss_last, setup_s = :setup_s, compile_s = :compile_s, warmup_s = :warmup_s, measure_s = :measure_s, eval_s = :eval_s, checkpoint_s = :checkpoint_s, other_s = :other_s, projected_real_s = :projected_real_s"
 ADD_TAINT = "INSERT INTO taints (run_id, kind, severity, detail) VALUES (:run_id, :kind, :severity, :detail) ON CONFLICT DO NOTHING"
 ADD_CONDITION = "INSERT INTO conditions (run_id, at, data_json) VALUES (:run_id, :at, :data_json) ON CONFLICT DO NOTHING"
 ADD_FINGERPRINT = "INSERT INTO fingerprints (hash, kind, data_json) VALUES (:hash, :kind, :data_json) ON CONFLICT DO NOTHING"
-RETRIED_RUN = """
-SELECT runs.job_id, runs.number, runs.repeat, runs.lane
-FROM runs
-WHERE runs.id = :run_id
-"""
 LAST_NUMBER = """
 SELECT max(runs.number) AS max_1
 FROM runs
 WHERE runs.job_id = :job_id
-"""
-LAST_ATTEMPT = """
-SELECT max(runs.attempt) AS max_1
-FROM runs
-WHERE runs.job_id = :job_id AND runs.repeat = :repeat
-"""
-SHOW_JOB = "UPDATE jobs SET deleted_at=NULL WHERE jobs.id = :job_id"
-RESUMED_RUN = """
-SELECT runs.job_id, runs.number, runs.resumed_from
-FROM runs
-WHERE runs.id = :run_id
-"""
-RETRY_TERMS = """
-SELECT runs.attempt, runs.cancel_requested_at, jobs.retries, jobs.backoff_s, jobs.retry_on
-FROM runs JOIN jobs ON jobs.id = runs.job_id
-WHERE runs.id = :run_id
 """
 CHECKED_RUN = """
 SELECT runs.id
@@ -310,11 +225,6 @@ WHERE runs.job_id = :job_id AND runs.outcome = 'SUCCEEDED' AND metrics.name = 'r
 FROM notes
 WHERE notes.run_id = runs.id AND notes.kind = 'wrong_loss'))
 LIMIT 1 OFFSET 0
-"""
-WAITING_OF_JOB = """
-SELECT runs.id
-FROM runs
-WHERE runs.job_id = :job_id AND runs.state IN ('QUEUED', 'HELD')
 """
 TERMS_OF_JOB = """
 SELECT jobs.group_id, jobs.priority, jobs.note, jobs.deadline_at, jobs.retries, jobs.backoff_s, jobs.retry_on, jobs.schedule_id
@@ -325,12 +235,6 @@ TAGS_OF_JOB = """
 SELECT job_tags.tag
 FROM job_tags
 WHERE job_tags.job_id = :job_id
-"""
-ANY_RUNNING = """
-SELECT runs.id
-FROM runs
-WHERE runs.state = 'RUNNING'
-LIMIT 1 OFFSET 0
 """
 ALL_QUEUED_JOBS = """
 SELECT runs.job_id
@@ -346,26 +250,3 @@ WHERE (lanes.name = runs.lane OR lanes.name = 'machine' AND runs.token IS NULL) 
 FROM lanes
 WHERE instr(',' || jobs.lane || ',', ',' || lanes.name || ',') > 0 AND lanes.name != 'machine' AND lanes.paused_at IS NOT NULL))
 """
-RUN_ENDS = """
-SELECT job_events.id, job_events.verb, job_events.run_id, runs.outcome, runs.number
-FROM job_events JOIN runs ON runs.id = job_events.run_id
-WHERE job_events.id > :after AND job_events.verb IN ('finish', 'skip') ORDER BY job_events.id
-"""
-SCHEDULES = """
-SELECT schedules.id, schedules.name, schedules.cron, schedules.timezone, schedules.title, schedules.next_at, schedules.command_json, schedules.cwd, schedules.python, schedules.env_file
-FROM schedules ORDER BY schedules.id
-"""
-DUE_SCHEDULES = """
-SELECT schedules.id, schedules.name, schedules.cron, schedules.timezone, schedules.title, schedules.next_at, schedules.command_json, schedules.cwd, schedules.python, schedules.env_file
-FROM schedules
-WHERE schedules.next_at <= :due_at ORDER BY schedules.next_at, schedules.id
-"""
-NEXT_DUE_AT = """
-SELECT min(schedules.next_at) AS min_1
-FROM schedules
-WHERE schedules.next_at > :now
-"""
-ADD_SCHEDULE = "INSERT INTO schedules (id, created_at, name, cron, timezone, title, next_at, env_file, command_json, cwd, python) VALUES (:id, :created_at, :name, :cron, :timezone, :title, :next_at, :env_file, :command_json, :cwd, :python) RETURNING id"
-REMOVE_SCHEDULE = "DELETE FROM schedules WHERE schedules.id = :schedule_id"
-SET_NEXT = "UPDATE schedules SET next_at=:next_at WHERE schedules.id = :schedule_id"
-ADVANCE = "UPDATE schedules SET next_at=:next_at, last_at=coalesce(:last_at, schedules.last_at), last_group_id=coalesce(:last_group_id, schedules.last_group_id), last_error=:last_error WHERE schedules.id = :schedule_id AND schedules.next_at IS :due_at"

@@ -14,13 +14,13 @@ from functools import partial
 from msgspec import Struct
 from msgspec.structs import asdict, astuple, replace
 
-from queue_runner.lanes import Lane, parts, placed, units, without_lane
+from queue_runner.lanes import REMOTE_GLOB, Lane, parts, placed, units, without_lane
 from queue_runner.model import DEFAULT_LANE, Obstacle, RunId
 from queue_runner.spec import JobSpec
 from queue_runner.store import hot_sql
 from queue_runner.store.engine import Connection
 from queue_runner.store.jobs import Claimed, Following, claimed, here, spec_of
-from queue_runner.store.read import LaneRow
+from queue_runner.store.read import LANE, LaneRow
 
 
 class Blocked(Struct, frozen=True):
@@ -35,7 +35,7 @@ class Blocked(Struct, frozen=True):
 
 def state(connection: Connection, lane: str) -> LaneRow:
     """Return the lane's row; it reads as free if it was never blocked nor paused."""
-    row = connection.row(hot_sql.LANE, {"this_lane": lane})
+    row = connection.row(LANE, [lane])
     return LaneRow(*row) if row else LaneRow(lane)
 
 
@@ -61,12 +61,16 @@ def pause(connection: Connection, lane: str, reason: str | None) -> bool:
 
 def paused(connection: Connection) -> list[str]:
     """Return the lanes that a user has paused, the machine as a whole among them."""
-    return connection.column(hot_sql.PAUSED_LANES)
+    return connection.column("SELECT name FROM lanes WHERE paused_at IS NOT NULL")
 
 
 def keep(connection: Connection, names: Collection[str]) -> None:
     """Have a row for each of these lanes of this machine, and for no other that nobody has paused."""
-    connection.change(hot_sql.FORGET_LANES, {"names": json.dumps(list(names))})
+    connection.change(
+        "DELETE FROM lanes WHERE name <> ? AND name NOT GLOB ? AND paused_at IS NULL"
+        " AND name NOT IN (SELECT value FROM json_each(?))",
+        [DEFAULT_LANE, REMOTE_GLOB, json.dumps(list(names))],
+    )
     connection.change_all(hot_sql.PUT_LANE, [asdict(state(connection, name)) for name in names])
 
 
@@ -140,7 +144,12 @@ def claim(connection: Connection, lane: Lane, token: str, boot_id: str, run_id: 
 
 def began_alone(connection: Connection, group: int) -> list[JobSpec]:
     """Return the jobs of a submission of which a run has started although it is bound to no lane."""
-    return [JobSpec.from_json(text) for text in connection.column(hot_sql.BEGAN_ALONE, {"group_id": group})]
+    texts = connection.column(
+        "SELECT DISTINCT j.spec_json FROM runs r JOIN jobs j ON j.id = r.job_id"
+        " WHERE j.group_id = ? AND j.lane = ? AND r.started_at IS NOT NULL",
+        [group, DEFAULT_LANE],
+    )
+    return [JobSpec.from_json(text) for text in texts]
 
 
 _OVERLAPPING = """
@@ -176,17 +185,25 @@ def overlapping(connection: Connection, run_id: int, since: float, until: float)
     return [Overlapping(*row) for row in connection.rows(_OVERLAPPING, (since, run_id, until))]
 
 
+_BEGUN = """
+SELECT 1 FROM runs r JOIN jobs j ON j.id = r.job_id
+WHERE j.group_id = ? AND (r.started_at IS NOT NULL OR r.state = 'RUNNING' OR j.rerun_of IS NOT NULL) LIMIT 1
+"""
+"""Whether a run of a submission has started, or the submission repeats another one."""
+
+
 def unbind(connection: Connection, run_id: int) -> None:
     """Undo what the first claim of a submission has bound, if that claim, of `run_id`, was undone and no other run of
     it has started: any free lane will do again. A rerun, which was submitted with its lane, keeps it."""
-    group, lane = connection.rows(hot_sql.BINDING, {"run_id": run_id})[0]
-    if lane != DEFAULT_LANE and connection.row(hot_sql.BEGUN_IN_GROUP, {"group_id": group}) is None:
+    sql = "SELECT group_id, lane FROM jobs WHERE id = (SELECT job_id FROM runs WHERE id = ?)"
+    group, lane = connection.rows(sql, [run_id])[0]
+    if lane != DEFAULT_LANE and connection.row(_BEGUN, [group]) is None:
         _place(connection, group, DEFAULT_LANE, without_lane)
 
 
 def _place(connection: Connection, group: int, lane: str, change: Callable[[JobSpec], JobSpec]) -> None:
     """Bind the jobs of a submission to a lane, whose processors are part of their question; or to none again."""
-    for job, spec_json in connection.rows(hot_sql.SPECS_OF_GROUP, {"group_id": group}):
+    for job, spec_json in connection.rows("SELECT id, spec_json FROM jobs WHERE group_id = ?", [group]):
         spec = change(JobSpec.from_json(spec_json))
-        values = {"job_id": job, "lane": lane, "spec_json": spec.to_json(), "spec_hash": spec.content_hash()}
-        connection.change(hot_sql.BIND_JOB, values)
+        values = (lane, spec.to_json(), spec.content_hash(), job)
+        connection.change("UPDATE jobs SET lane = ?, spec_json = ?, spec_hash = ? WHERE id = ?", values)

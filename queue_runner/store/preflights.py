@@ -7,13 +7,12 @@ from collections.abc import Sequence
 
 from queue_runner.model import PREFLIGHT, Ending, Outcome, Verb
 from queue_runner.spec import JobSpec
-from queue_runner.store import hot_sql, jobs
+from queue_runner.store import jobs
 from queue_runner.store.engine import Connection
 
 Question = tuple[str, ...]
 """A question with the environment and the code that would answer it."""
 
-_FORGET_POINTS = (*(hot_sql.FORGET_ITERATIONS, hot_sql.FORGET_PHASES, hot_sql.FORGET_EVALS, hot_sql.FORGET_METRICS),)
 _SUCCEEDED = """
 SELECT DISTINCT j.spec_hash, COALESCE(j.snapshot_hash, ''), json_extract(j.spec_json, '$.python'),
     COALESCE(json_extract(j.spec_json, '$.packages'), '{}')
@@ -44,13 +43,13 @@ def proven(connection: Connection, specs: Sequence[JobSpec]) -> set[Question]:
 def forget_points(connection: Connection, run_id: int) -> None:
     """Remove the iterations and other numbers of a preflight: it counts in no statistic. Its hello, notes and end
     stay."""
-    for statement in _FORGET_POINTS:
-        connection.change(statement, {"run_id": run_id})
+    for table in ("iterations", "phases", "evals", "metrics"):
+        connection.change(f"DELETE FROM {table} WHERE run_id = ?", [run_id])
 
 
 def skip(connection: Connection, job_id: int, ending: Ending, now: float) -> int:
     """Skip the waiting runs of a job whose preflight ended so that none of them can work. Return their number."""
-    waiting = connection.column(hot_sql.WAITING_OF_JOB, {"job_id": job_id})
+    waiting = connection.column("SELECT id FROM runs WHERE job_id = ? AND state IN ('QUEUED', 'HELD')", [job_id])
     reason = f"preflight: {ending}" + (f": {ending.reason}" if ending.reason else "")
     skipped = Ending(Outcome.SKIPPED, reason=reason)
     jobs.move_all(connection, waiting, Verb.SKIP, actor="worker", ending=skipped, ended_at=now)

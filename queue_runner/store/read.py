@@ -335,9 +335,12 @@ def lanes_here(connection: sqlite3.Connection) -> list[LaneRow]:
     return [lane for lane in lanes if not is_remote(lane.name) and len(parts(lane.name)) == 1]
 
 
+LANE = f"SELECT {', '.join(LaneRow.__struct_fields__)} FROM lanes WHERE name = ?"
+
+
 def lane(connection: sqlite3.Connection, name: str) -> LaneRow:
     """Return the stored state of a lane."""
-    return LaneRow(*(tuples(connection, "SELECT * FROM lanes WHERE name = ?", [name]).fetchone() or (name,)))
+    return LaneRow(*(tuples(connection, LANE, [name]).fetchone() or (name,)))
 
 
 class RemoteLane(Struct, frozen=True):

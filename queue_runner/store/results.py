@@ -43,7 +43,8 @@ CPU_AT_BORDER = "cpu_s"
 
 def ingest_state(connection: Connection, run_id: int, source: str) -> IngestState:
     """Return how far `source` (events or stdout) of this run has been read; the beginning if it never was."""
-    row = connection.row(hot_sql.INGEST_STATE, {"run_id": run_id, "source": source})
+    columns = ", ".join(IngestState.__struct_fields__)
+    row = connection.row(f"SELECT {columns} FROM ingests WHERE run_id = ? AND source = ?", [run_id, source])
     return IngestState(*row) if row else IngestState()
 
 
@@ -111,7 +112,7 @@ def _note(run_id: int, e: Note | Unknown) -> dict[str, Any]:
 
 def _save_hello(connection: Connection, run_id: int, hello: Hello) -> None:
     """Merge a hello over the previous ones: a log's header comes in several lines."""
-    before = connection.value(hot_sql.HELLO, {"run_id": run_id})
+    before = connection.value("SELECT hello_json FROM hellos WHERE run_id = ?", [run_id])
     fields = {**(json.loads(before) if before else {}), **hello.to_json()}
     data, framework = fields.get("data") or {}, fields.get("framework")
     values = {name: fields.get(name) for name in _HELLO} | {
@@ -154,12 +155,12 @@ def save_metric(connection: Connection, run_id: int, name: str, value: float, un
 
 def note_texts(connection: Connection, run_id: int) -> dict[str, str]:
     """Return the first text of each kind of note that the run has."""
-    return dict(connection.rows(hot_sql.FIRST_NOTES, {"run_id": run_id}))
+    return dict(connection.rows("SELECT kind, text FROM notes WHERE run_id = ? ORDER BY offset DESC", [run_id]))
 
 
 def notes_of(connection: Connection, run_id: int, kind: str) -> list[str]:
     """Return the texts of all notes of this kind that the run has."""
-    return connection.column(hot_sql.NOTES_OF_KIND, {"run_id": run_id, "kind": kind})
+    return connection.column("SELECT text FROM notes WHERE run_id = ? AND kind = ? ORDER BY offset", [run_id, kind])
 
 
 def was_copied(connection: Connection, run_id: int) -> bool:
@@ -180,14 +181,15 @@ SELECT EXISTS (
 
 def forget_start(connection: Connection, run_id: int) -> None:
     """Remove the notes of a start that did not happen: the next one has its own conditions."""
-    for statement in (hot_sql.FORGET_CONDITIONS, hot_sql.FORGET_NOTES):
-        connection.change(statement, {"run_id": run_id})
+    for table in ("conditions", "notes"):
+        connection.change(f"DELETE FROM {table} WHERE run_id = ?", [run_id])
 
 
 def mark_started(connection: Connection, run_id: int, at: float) -> None:
     """Record when the warden wrote the fence, or later when the run was prepared; the state is RUNNING since the
     claim."""
-    connection.change(hot_sql.MARK_STARTED, {"run_id": run_id, "at": at})
+    sql = "UPDATE runs SET started_at = ?1 WHERE id = ?2 AND (started_at IS NULL OR started_at < ?1)"
+    connection.change(sql, [at, run_id])
 
 
 def save_exit(connection: Connection, run_id: int, exit_: RunEnd) -> None:
@@ -226,8 +228,8 @@ def fingerprint_hash(kind: str, data: Mapping[str, Any]) -> str:
 
 
 def mark_fingerprint(connection: Connection, run_id: int, machine_hash: str, software_hash: str) -> None:
-    values = {"run_id": run_id, "machine_hash": machine_hash, "software_hash": software_hash}
-    connection.change(hot_sql.MARK_FINGERPRINT, values)
+    sql = "UPDATE runs SET machine_hash = ?, software_hash = ? WHERE id = ?"
+    connection.change(sql, [machine_hash, software_hash, run_id])
 
 
 def rows_of(connection: Connection, table: str, columns: Sequence[str], run_id: int) -> list[tuple[Any, ...]]:

@@ -28,7 +28,8 @@ def again(
     first: bool = False,
 ) -> RunId:
     """Queue another attempt at a run's repeat, ahead of or behind all waiting runs. Return its name."""
-    job, number, repeat, lane = connection.rows(hot_sql.RETRIED_RUN, {"run_id": run_id})[0]
+    sql = "SELECT job_id, number, repeat, lane FROM runs WHERE id = ?"
+    job, number, repeat, lane = connection.rows(sql, [run_id])[0]
     new_number = connection.value(hot_sql.LAST_NUMBER, {"job_id": job}) + 1
     head, tail = places(connection)
     new_id = add_run(
@@ -37,12 +38,12 @@ def again(
         position=head - 1 if first else tail + 1,
         number=new_number,
         repeat=repeat,
-        attempt=connection.value(hot_sql.LAST_ATTEMPT, {"job_id": job, "repeat": repeat}) + 1,
+        attempt=connection.value("SELECT max(attempt) FROM runs WHERE job_id = ? AND repeat = ?", [job, repeat]) + 1,
         lane=lane,
         not_before_at=not_before_at,
         resumed_from=resumed_from,
     )
-    connection.change(hot_sql.SHOW_JOB, {"job_id": job})
+    connection.change("UPDATE jobs SET deleted_at = NULL WHERE id = ?", [job])
     record(
         connection,
         job_id=job,
@@ -60,7 +61,8 @@ def segments(connection: Connection, run_id: int) -> list[tuple[int, RunId]]:
     chain: list[tuple[int, RunId]] = []
     following: int | None = run_id
     while following is not None:
-        job, number, resumed_from = connection.rows(hot_sql.RESUMED_RUN, {"run_id": following})[0]
+        sql = "SELECT job_id, number, resumed_from FROM runs WHERE id = ?"
+        job, number, resumed_from = connection.rows(sql, [following])[0]
         chain.append((following, RunId(job, number)))
         following = resumed_from  # always an older run
     return chain
@@ -93,7 +95,11 @@ def sends_again(connection: Connection, run_id: int, ending: Ending, times: int)
 
 
 def _terms(connection: Connection, run_id: int) -> Sequence[Any]:
-    return connection.rows(hot_sql.RETRY_TERMS, {"run_id": run_id})[0]
+    return connection.rows(
+        "SELECT r.attempt, r.cancel_requested_at, j.retries, j.backoff_s, j.retry_on"
+        " FROM runs r JOIN jobs j ON j.id = r.job_id WHERE r.id = ?",
+        [run_id],
+    )[0]
 
 
 def _covers(retry_on: str | None, ending: Ending) -> bool:

@@ -1,7 +1,8 @@
 """The statements of the hot path (submit, claim, events, the end of a run), written once, in SQLAlchemy Core.
 
 `python -m queue_runner.store.statements` writes their texts to hot_sql.py, which needs no import of SQLAlchemy; a test
-holds the two equal. The values of a statement are bound by name: `:run_id`.
+holds the two equal. The values of a statement are bound by name: `:run_id`. A statement that shares no condition and no
+list of columns with another one is SQL in the module that uses it.
 """
 
 from __future__ import annotations
@@ -21,7 +22,6 @@ from sqlalchemy import (
     and_,
     bindparam,
     column,
-    delete,
     exists,
     func,
     insert,
@@ -34,7 +34,7 @@ from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 from sqlalchemy.dialects.sqlite.base import SQLiteCompiler, SQLiteDialect
 
 from queue_runner.lanes import REMOTE_GLOB
-from queue_runner.model import DEFAULT_LANE, Outcome, State, Verb
+from queue_runner.model import DEFAULT_LANE, Outcome, State
 from queue_runner.store import schema
 from queue_runner.store.schema import dependencies, groups, job_events, jobs, lanes, metrics, notes, runs
 
@@ -183,7 +183,6 @@ ACTIVE = (
     .select_from(_RUNS_OF_JOBS)
     .where(runs.c.state == State.RUNNING, _HERE)
 )
-PAUSED_LANES = select(lanes.c.name).where(lanes.c.paused_at.is_not(None))
 LANES_IN_USE = select(runs.c.lane).where(runs.c.state == State.RUNNING, _HERE)
 LAST_EVENT = select(func.max(job_events.c.id))
 LANE_OF_RUN = _run(runs.c.lane)
@@ -213,10 +212,6 @@ REQUEST_CANCEL = _change_run(runs.c.cancel_requested_at.is_(None), cancel_reques
 TAKE_OVER_HOLD = _change_run(runs.c.state == State.HELD, runs.c.blocked_reason.is_not(None), blocked_reason=None)
 SUSPEND = _change_run(runs.c.paused_at.is_(None), runs.c.state == State.RUNNING, paused_at=_NOW)
 CONTINUE = _change_run(runs.c.paused_at.is_not(None), runs.c.state != State.DONE, paused_at=None)
-MARK_STARTED = _change_run(
-    or_(runs.c.started_at.is_(None), runs.c.started_at < bindparam("at")), started_at=bindparam("at")
-)
-MARK_FINGERPRINT = _change_run(**_bound(["machine_hash", "software_hash"]))
 NEWEST_EVENT_OF_RUN = (
     select(job_events.c.verb, job_events.c.at)
     .where(job_events.c.run_id == _RUN_ID)
@@ -226,34 +221,10 @@ NEWEST_EVENT_OF_RUN = (
 
 # -- lanes -------------------------------------------------------------------------------------------------------------
 
-LANE = select(lanes).where(lanes.c.name == _LANE)
 PUT_LANE = _put(lanes, "name")
-FORGET_LANES = delete(lanes).where(
-    lanes.c.name != DEFAULT_LANE,
-    lanes.c.name.op("NOT GLOB")(REMOTE_GLOB),
-    lanes.c.paused_at.is_(None),
-    lanes.c.name.not_in(select(func.json_each(bindparam("names")).table_valued("value").c.value)),
-)
-_BEGUN = or_(runs.c.started_at.is_not(None), runs.c.state == State.RUNNING, jobs.c.rerun_of.is_not(None))
-BEGAN_ALONE = (
-    select(jobs.c.spec_json)
-    .distinct()
-    .select_from(_RUNS_OF_JOBS)
-    .where(jobs.c.group_id == bindparam("group_id"), jobs.c.lane == DEFAULT_LANE, runs.c.started_at.is_not(None))
-)
-BINDING = select(jobs.c.group_id, jobs.c.lane).select_from(_RUNS_OF_JOBS).where(_IS_THE_RUN)
-BEGUN_IN_GROUP = (
-    select(runs.c.id).select_from(_RUNS_OF_JOBS).where(jobs.c.group_id == bindparam("group_id"), _BEGUN).limit(1)
-)
-SPECS_OF_GROUP = select(jobs.c.id, jobs.c.spec_json).where(jobs.c.group_id == bindparam("group_id"))
-BIND_JOB = update(jobs).where(jobs.c.id == _JOB_ID).values(_bound(["lane", "spec_json", "spec_hash"]))
 
 # -- events and results ------------------------------------------------------------------------------------------------
 
-_OF_RUN = notes.c.run_id == _RUN_ID
-INGEST_STATE = select(*(one for one in schema.ingests.c if one.name not in ("run_id", "source"))).where(
-    schema.ingests.c.run_id == _RUN_ID, schema.ingests.c.source == bindparam("source")
-)
 PUT_INGEST_STATE = _put(schema.ingests, "run_id", "source")
 ADD_ITERATION = _add(schema.iterations)
 ADD_PHASE = _add(schema.phases)
@@ -262,14 +233,7 @@ ADD_METRIC = _add(schema.metrics)
 ADD_METRIC_ONCE = _add_once(schema.metrics)
 ADD_NOTE = _add(notes)
 ADD_NOTE_ONCE = _add_once(notes)
-HELLO = select(schema.hellos.c.hello_json).where(schema.hellos.c.run_id == _RUN_ID)
 PUT_HELLO = _put(schema.hellos, "run_id")
-FIRST_NOTES = select(notes.c.kind, notes.c.text).where(_OF_RUN).order_by(notes.c.offset.desc())
-NOTES_OF_KIND = select(notes.c.text).where(_OF_RUN, notes.c.kind == bindparam("kind")).order_by(notes.c.offset)
-FORGET_CONDITIONS, FORGET_NOTES, FORGET_ITERATIONS, FORGET_PHASES, FORGET_EVALS, FORGET_METRICS = (
-    delete(one).where(one.c.run_id == _RUN_ID)
-    for one in (schema.conditions, notes, schema.iterations, schema.phases, schema.evals, schema.metrics)
-)
 ADD_EXIT = _add_once(schema.exits)
 PUT_SUMMARY = _put(schema.summaries, "run_id")
 ADD_TAINT = _add_once(schema.taints)
@@ -278,16 +242,7 @@ ADD_FINGERPRINT = _add_once(schema.fingerprints)
 
 # -- the end of a run --------------------------------------------------------------------------------------------------
 
-RETRIED_RUN = _run(runs.c.job_id, runs.c.number, runs.c.repeat, runs.c.lane)
 LAST_NUMBER = select(func.max(runs.c.number)).where(runs.c.job_id == _JOB_ID)
-LAST_ATTEMPT = select(func.max(runs.c.attempt)).where(runs.c.job_id == _JOB_ID, runs.c.repeat == bindparam("repeat"))
-SHOW_JOB = update(jobs).where(jobs.c.id == _JOB_ID).values(deleted_at=None)
-RESUMED_RUN = _run(runs.c.job_id, runs.c.number, runs.c.resumed_from)
-RETRY_TERMS = (
-    select(runs.c.attempt, runs.c.cancel_requested_at, jobs.c.retries, jobs.c.backoff_s, jobs.c.retry_on)
-    .select_from(_RUNS_OF_JOBS)
-    .where(_IS_THE_RUN)
-)
 _WRONG_LOSS = exists().where(notes.c.run_id == runs.c.id, notes.c.kind == "wrong_loss")
 CHECKED_RUN = (
     select(runs.c.id)
@@ -296,13 +251,11 @@ CHECKED_RUN = (
     .where(~_WRONG_LOSS)
     .limit(1)
 )
-WAITING_OF_JOB = select(runs.c.id).where(runs.c.job_id == _JOB_ID, runs.c.state.in_((State.QUEUED, State.HELD)))
 TERMS_OF_JOB = select(
     *(jobs.c.group_id, jobs.c.priority, jobs.c.note, jobs.c.deadline_at, jobs.c.retries, jobs.c.backoff_s),
     *(jobs.c.retry_on, jobs.c.schedule_id),
 ).where(jobs.c.id == _JOB_ID)
 TAGS_OF_JOB = select(schema.job_tags.c.tag).where(schema.job_tags.c.job_id == _JOB_ID)
-ANY_RUNNING = select(runs.c.id).where(runs.c.state == State.RUNNING).limit(1)
 ALL_QUEUED_JOBS = select(runs.c.job_id).where(runs.c.state == State.QUEUED)
 _UNSENT_OF_THE_QUEUE = and_(lanes.c.name == DEFAULT_LANE, runs.c.token.is_(None))
 _ON_PAUSED = (
@@ -311,34 +264,6 @@ _ON_PAUSED = (
     .correlate(runs)
 )
 ALL_UNPAUSED_JOBS = ALL_QUEUED_JOBS.select_from(_RUNS_OF_JOBS).where(~_ON_PAUSED, ~_BOUND_TO_PAUSED)
-RUN_ENDS = (
-    select(job_events.c.id, job_events.c.verb, job_events.c.run_id, runs.c.outcome, runs.c.number)
-    .join(runs, runs.c.id == job_events.c.run_id)
-    .where(job_events.c.id > bindparam("after"), job_events.c.verb.in_((Verb.FINISH, Verb.SKIP)))
-    .order_by(job_events.c.id)
-)
-
-# -- schedules ---------------------------------------------------------------------------------------------------------
-
-_SCHEDULES = schema.schedules
-_IS_THE_SCHEDULE = _SCHEDULES.c.id == bindparam("schedule_id")
-_DUE_AT: ColumnElement[float] = bindparam("due_at")
-_SCHEDULE = ("id", "name", "cron", "timezone", "title", "next_at", "command_json", "cwd", "python", "env_file")
-_ALL_SCHEDULES = select(*(_SCHEDULES.c[name] for name in _SCHEDULE))
-SCHEDULES = _ALL_SCHEDULES.order_by(_SCHEDULES.c.id)
-DUE_SCHEDULES = _ALL_SCHEDULES.where(_SCHEDULES.c.next_at <= _DUE_AT).order_by(_SCHEDULES.c.next_at, _SCHEDULES.c.id)
-NEXT_DUE_AT = select(func.min(_SCHEDULES.c.next_at)).where(_SCHEDULES.c.next_at > _NOW)
-ADD_SCHEDULE = _add(_SCHEDULES, "created_at", *_SCHEDULE).returning(_SCHEDULES.c.id)
-REMOVE_SCHEDULE = delete(_SCHEDULES).where(_IS_THE_SCHEDULE)
-SET_NEXT = update(_SCHEDULES).where(_IS_THE_SCHEDULE).values(_bound(["next_at"]))
-ADVANCE = (
-    update(_SCHEDULES)
-    .where(_IS_THE_SCHEDULE, _SCHEDULES.c.next_at.is_not_distinct_from(_DUE_AT))
-    .values(
-        **_bound(["next_at", "last_error"]),
-        **{name: func.coalesce(bindparam(name), _SCHEDULES.c[name]) for name in ("last_at", "last_group_id")},
-    )
-)
 
 # -- their texts -------------------------------------------------------------------------------------------------------
 
