@@ -27,7 +27,7 @@ from queue_runner.bundles.harmless import BadBundle
 from queue_runner.bundles.reading import KEPT, Content, ReaderProcess, RunContent
 from queue_runner.bundles.rows import GroupRow, RunRow
 from queue_runner.errors import MpsqError
-from queue_runner.host import failpoints, locks, scratch
+from queue_runner.host import failpoints, locks
 from queue_runner.host.warden_records import RunEnd
 from queue_runner.ingest.summarize_run import Assessment, assess, assess_safely, points_of
 from queue_runner.machine_records import Machine, known_fields
@@ -75,11 +75,10 @@ class _Plan(Struct):
         return hashlib.sha256(json.dumps(sorted(self.new)).encode()).hexdigest()
 
 
-def temporary_folder(layout: Layout) -> AbstractContextManager[str | Path]:
+def temporary_folder(layout: Layout) -> AbstractContextManager[str]:
     """Return a folder for bundles, below the home: mpsq gc removes it if the command is killed."""
-    if not os.access(layout.backups, os.W_OK):  # a queue on a read-only disk is exported, too
-        return scratch.folder()
-    return tempfile.TemporaryDirectory(prefix=".partial-", dir=layout.backups)
+    can_write = os.access(layout.backups, os.W_OK)  # a queue on a read-only disk is exported, too
+    return tempfile.TemporaryDirectory(prefix=".partial-", dir=layout.backups if can_write else None)
 
 
 def merge(layout: Layout, bundles: Sequence[tuple[str, Path]]) -> list[Merged]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import subprocess
+import tempfile
+from pathlib import Path
 
 from queue_runner.checks import Check
-from queue_runner.host import scratch
 from queue_runner.host.find_tool import XCODE, find, install_hint
 
 _COMPILE_TIMEOUT_S = 60.0
@@ -21,12 +22,12 @@ def probe() -> Check:
     if compiler is None:
         missing = f"no {' nor '.join(str(name) for name in candidates)}: torch.compile cannot build for the CPU"
         return Check("compiler", "warn", missing, fix)
-    with scratch.folder() as folder:
-        source = folder / "try.cpp"
+    with tempfile.TemporaryDirectory(prefix="mpsq-") as folder:
+        source = Path(folder, "try.cpp")
         source.write_text("#include <cmath>\nint main() { return std::sqrt(4.0) != 2.0; }\n", encoding="utf-8")
         try:
             built = subprocess.run(
-                [compiler, str(source), "-o", str(folder / "try")],
+                [compiler, str(source), "-o", f"{folder}/try"],
                 capture_output=True,
                 timeout=_COMPILE_TIMEOUT_S,
                 check=False,

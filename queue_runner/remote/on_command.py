@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import shlex
+import tempfile
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -12,7 +14,6 @@ from queue_runner import __version__, config_file, units
 from queue_runner.cli.common import Yes, confirmed, hint, new_app, new_home, say
 from queue_runner.cli.doctor import print_checks
 from queue_runner.errors import UsageError
-from queue_runner.host import scratch
 
 app = new_app("Set up machines for submit --on.")
 
@@ -52,8 +53,8 @@ def add(
     host = find_profile(settings, f"ssh:{ssh}").host
     link = Link(host, python or stored.get("python") or "python3", "", tuple(shlex.split(stored.get("ssh", ""))))
     there = provision.look(link)
-    with scratch.folder() as folder:
-        package = None if there.is_ready else provision.pack(folder)
+    with tempfile.TemporaryDirectory(prefix="mpsq-") as folder:
+        package = None if there.is_ready else provision.pack(Path(folder))
         its_mpsq = f"mpsq {there.mpsq}" if there.mpsq else "no mpsq"
         say(f"{host} has Python {there.python} ({link.python}), with {its_mpsq}")
         if package is None:

@@ -111,9 +111,9 @@ def _archived(db: Path, copies: ExitStack) -> str | None:
         return None
     if not log.exists() or not log.stat().st_size:
         return f"file:{quote(bytes(db))}?mode=ro&immutable=1"
-    from queue_runner.host import scratch  # takes milliseconds
+    import tempfile  # takes milliseconds
 
-    folder = copies.enter_context(scratch.folder())
+    folder = Path(copies.enter_context(tempfile.TemporaryDirectory(prefix="mpsq-")))
     for path in (db, log):
         shutil.copy(path, folder)
     (folder / "runs").symlink_to(db.parent / "runs")  # where a reader looks for the ends that are not stored

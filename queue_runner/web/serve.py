@@ -8,7 +8,9 @@ import gc
 import signal
 import socket
 import sys
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import uvicorn.server
 from anyio.to_thread import current_default_thread_limiter
@@ -146,10 +148,8 @@ def _opened(address: str) -> Iterator[None]:
     program are for everybody to see."""
     import webbrowser
 
-    from queue_runner.host import scratch
-
-    with scratch.folder() as folder:
-        page = folder / "open.html"
+    with tempfile.TemporaryDirectory(prefix="mpsq-") as folder:
+        page = Path(folder, "open.html")
         page.write_text(f'<!doctype html><meta http-equiv="refresh" content="0; url={address}"><title>mpsq</title>\n')
         with contextlib.suppress(webbrowser.Error):
             webbrowser.open(page.as_uri())
