@@ -92,13 +92,13 @@ def _selected(connection: Connection, selectors: Sequence[Selector], succeeded_t
 
 def _looks(layout: Layout, specs: Mapping[int, JobSpec]) -> dict[int, verify.StartCode]:
     """Return by job where the worker would start its runs; each tree is read once."""
-    terms = verify.LookTerms(config_file.load(layout.config).not_code)
+    not_code = config_file.load(layout.config).not_code
     by_code: dict[tuple[object, ...], verify.StartCode] = {}
     looks = {}
     for job, spec in specs.items():
         code = (spec.kind, spec.snapshot, spec.script, spec.root, spec.tree, spec.copy, spec.allow_changed)
         if code not in by_code:
-            by_code[code] = verify.look(layout.snapshots, spec, terms)
+            by_code[code] = verify.look(layout.snapshots, spec, not_code)
         looks[job] = by_code[code]
     return looks
 

@@ -100,8 +100,7 @@ def _refuse_changed(layout: Layout, job: int, spec: JobSpec) -> JobSpec | None:
     """
     what = f"job {job} can have no further rounds"
     hint = f"mpsq rerun {job} queues it in a new group"
-    terms = verify.LookTerms(config_file.load(layout.config).not_code)
-    if refusal := verify.look(layout.snapshots, spec, terms).refusal:
+    if refusal := verify.look(layout.snapshots, spec, config_file.load(layout.config).not_code).refusal:
         raise MpsqError(f"{what}: {refusal.reason}", hint)
     new = None
     try:
@@ -255,7 +254,7 @@ def _code(layout: Layout, old: RunView, mode: str | None, not_code: str) -> tupl
             return replace(taken, packages=spec.packages).applied_to(spec), "", taken.snapshot
         if mode is not None and not spec.tree:
             raise MpsqError(f"job {job} cannot be rerun with --snapshot {mode}: its code was not stored", current)
-    code = verify.look(layout.snapshots, spec, verify.LookTerms(not_code))
+    code = verify.look(layout.snapshots, spec, not_code)
     if code.refusal:
         hint = "submit it again, with the current code" if spec.kind == "workload" else current
         raise MpsqError(f"job {job} cannot be rerun: {code.refusal.reason}", hint)

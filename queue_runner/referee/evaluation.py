@@ -40,7 +40,7 @@ def main(job: str, command: str, pattern: str, trained: str) -> str:
     with read.reading(layout.db) as connection:
         values = {"job": int(job), "champion": CHAMPION, "own": int(run.partition(".")[0])}
         spec = JobSpec.from_json(read.tuples(connection, _SPEC, values).fetchone()[0]).changed(copy=True)
-    code = verify.look(layout.snapshots, spec, verify.LookTerms(config_file.load(layout.config).not_code))
+    code = verify.look(layout.snapshots, spec, config_file.load(layout.config).not_code)
     if code.refusal or code.copy is None:
         return f"the champion's code cannot be used: {code.refusal.reason if code.refusal else 'it was not stored'}"
     target = folder.path / "evaluation"

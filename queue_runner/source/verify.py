@@ -34,19 +34,11 @@ class StartCode(Struct, frozen=True):
     caveat: str = ""
 
 
-class LookTerms(Struct, frozen=True):
-    """The terms, beside the code itself, that decide where a run starts. `not_code` are the patterns of that setting.
-    `copied`: an earlier run of the submission needed a copy, so all its later ones use one."""
-
-    not_code: str
-    copied: bool = False
-
-
 class Look:
     """A look at the code of a job before its start. The user's folders are read in a child process, for at most READ_S
     seconds: that may wait in the kernel for hours. Close it."""
 
-    def __init__(self, snapshots: Path, spec: JobSpec, terms: LookTerms, reader: child.Child) -> None:
+    def __init__(self, snapshots: Path, spec: JobSpec, not_code: str, reader: child.Child, *, copied: bool) -> None:
         """Begin it. `reader` lives as long as the runs follow each other: its start takes longer than a look.
 
         Raises: OSError as `look`.
@@ -56,8 +48,8 @@ class Look:
         self._reader = reader
         elsewhere = spec.kind != "workload" and spec.tree and not spec.allow_changed
         if elsewhere:
-            reader.begin(look, snapshots, spec, terms)
-        self._code = None if elsewhere else look(snapshots, spec, terms)
+            reader.begin(look, snapshots, spec, not_code, copied=copied)
+        self._code = None if elsewhere else look(snapshots, spec, not_code, copied=copied)
 
     def wait(self, at_most_s: float) -> StartCode | None:
         """Return the result; None if it is not known yet. Raises: OSError as `look`."""
@@ -74,13 +66,14 @@ class Look:
             self._reader.close()
 
 
-def look(snapshots: Path, spec: JobSpec, terms: LookTerms) -> StartCode:
-    """Look at the folders that a job's start depends on.
+def look(snapshots: Path, spec: JobSpec, not_code: str, *, copied: bool = False) -> StartCode:
+    """Look at the folders that a job's start depends on. `not_code` are the patterns of that setting. `copied`: an
+    earlier run of the submission needed a copy, so all its later ones use one.
 
     Raises: OSError when the machine is short of a resource. Other errors, of this job's files, end only this job.
     """
     try:
-        return _look(snapshots, spec, terms)
+        return _look(snapshots, spec, not_code, copied)
     except Damaged as error:
         return StartCode(lost(error))
     except OSError as error:
@@ -90,7 +83,7 @@ def look(snapshots: Path, spec: JobSpec, terms: LookTerms) -> StartCode:
         return StartCode(Ending(Outcome.SPAWN_FAILED, reason=plain(f"its code cannot be read: {what}")))
 
 
-def _look(snapshots: Path, spec: JobSpec, terms: LookTerms) -> StartCode:
+def _look(snapshots: Path, spec: JobSpec, not_code: str, copied: bool) -> StartCode:
     if spec.kind == "workload":
         script = snapshots / str(spec.snapshot) / str(spec.script)
         if not script.is_file():
@@ -98,8 +91,8 @@ def _look(snapshots: Path, spec: JobSpec, terms: LookTerms) -> StartCode:
         return StartCode()
     if not spec.tree or spec.allow_changed:
         return StartCode()
-    now, changes = compare(snapshots, spec, terms.not_code)
-    if not (changes or spec.copy or terms.copied):
+    now, changes = compare(snapshots, spec, not_code)
+    if not (changes or spec.copy or copied):
         return StartCode()
     try:
         manifest = archive.read_manifest(snapshots, spec.tree)

@@ -469,8 +469,8 @@ class Supervisor:
             if run.spec.tree and not (run.spec.copy or run.spec.allow_changed):
                 with looking(self._engine) as connection:
                     copied = results.was_copied(connection, run.run_id)
-            terms = verify.LookTerms(self._config.not_code, copied)
-            look = verify.Look(self._layout.snapshots, run.spec, terms, self._reader)
+            not_code = self._config.not_code
+            look = verify.Look(self._layout.snapshots, run.spec, not_code, self._reader, copied=copied)
             self._launching = _Launching(run, origin, look)
         look = self._launching.look
         try:

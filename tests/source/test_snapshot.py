@@ -98,7 +98,7 @@ def changes(spec: JobSpec, snapshots: Path) -> list[str]:
 
 
 def look(spec: JobSpec, snapshots: Path, *, copied: bool = False) -> verify.StartCode:
-    return verify.look(snapshots, spec, verify.LookTerms(NOT_CODE, copied))
+    return verify.look(snapshots, spec, NOT_CODE, copied=copied)
 
 
 def make_copy(snapshots: Path, spec: JobSpec, target: Path) -> Path:
@@ -400,8 +400,8 @@ def test_code_that_cannot_be_read_ends_its_job_and_not_the_queue(
 
 
 def looked(snapshots: Path, spec: JobSpec) -> verify.StartCode:
-    terms = verify.LookTerms(NOT_CODE)
-    with contextlib.closing(Child()) as reader, contextlib.closing(verify.Look(snapshots, spec, terms, reader)) as look:
+    with contextlib.closing(Child()) as reader:
+        look = verify.Look(snapshots, spec, NOT_CODE, reader, copied=False)
         code = until(lambda: look.wait(0.1), "an answer")
         assert code is not None
         return code
@@ -430,7 +430,7 @@ def test_who_reads_ends_with_a_worker_that_is_killed(
     worker = os.fork()
     if worker == 0:
         try:
-            verify.Look(snapshots, spec, verify.LookTerms(NOT_CODE), Child()).wait(60)
+            verify.Look(snapshots, spec, NOT_CODE, Child(), copied=False).wait(60)
         finally:
             os._exit(1)
     try:
