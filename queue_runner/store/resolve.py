@@ -33,22 +33,7 @@ class NamedRun(Struct, frozen=True):
     find_max: str
 
 
-class Memory:
-    """A cache for the dependencies of many jobs: each set of names is looked up once."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-        self._known: dict[tuple[Dependency, ...], tuple[tuple[int, Condition], ...]] = {}
-
-    def dependencies(self, named: Iterable[Dependency]) -> tuple[tuple[int, Condition], ...]:
-        """Return the same as the function of that name, from the cache."""
-        names = tuple(named)
-        if names not in self._known:
-            self._known[names] = tuple(dependencies(self._connection, names))
-        return self._known[names]
-
-
-def dependencies(connection: Connection, named: Iterable[Dependency]) -> list[tuple[int, Condition]]:
+def dependencies(connection: Connection, named: Iterable[Dependency]) -> tuple[tuple[int, Condition], ...]:
     """Return the ids of the jobs to wait for, each once, and the condition on each.
 
     Raises: UsageError for a name of nothing, and for a job with two different conditions.
@@ -63,7 +48,7 @@ def dependencies(connection: Connection, named: Iterable[Dependency]) -> list[tu
                     f"job {job_id} is given with two conditions: {conditions[job_id]} and {dependency.condition}",
                     "use one of them",
                 )
-    return sorted(conditions.items())
+    return tuple(sorted(conditions.items()))
 
 
 def _rerun_jobs(connection: Connection, job_ids: Collection[int]) -> set[int]:

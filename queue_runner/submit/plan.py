@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cached_property
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -212,11 +212,10 @@ def _insert(
 
     if planned.check_queue is not None:
         planned.check_queue(connection)
-    ids_of = resolve.Memory(connection)
+    ids_of = cache(partial(resolve.dependencies, connection))  # many jobs wait for the same others
     own_after = planned.own_after or ((),) * len(planned.jobs)
     after = [  # before the group is stored: @last is the one before it
-        ids_of.dependencies((*planned.after, *(other for other in others if isinstance(other, Dependency))))
-        for others in own_after
+        ids_of((*planned.after, *(other for other in others if isinstance(other, Dependency)))) for others in own_after
     ]
 
     environments = job_environments.Saver(layout)
