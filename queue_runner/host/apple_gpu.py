@@ -75,7 +75,7 @@ class GpuMeter:
         is_alive: Callable[[int], bool] | None = None,
         parent: Callable[[int], int | None] | None = None,
     ) -> None:
-        self._is_alive = is_alive or _is_alive
+        self._is_alive = is_alive or processes.exists
         self._parent = parent or processes.parent
         self._run_pids: set[int] = set()
         self._run_uses_it = False
@@ -124,9 +124,3 @@ def use_now(
 
 def _share(used_ns: Iterable[int], over_s: float) -> float:
     return round(min(1.0, sum(used_ns) / 1e9 / over_s), 4)
-
-
-def _is_alive(pid: int) -> bool:
-    import psutil
-
-    return psutil.pid_exists(pid)

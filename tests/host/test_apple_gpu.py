@@ -147,7 +147,7 @@ class Answered:
 def ioreg(monkeypatch: pytest.MonkeyPatch) -> Ioreg:
     Answered.ioreg = Ioreg()
     monkeypatch.setattr(run_sampler, "PolledCommand", Answered)
-    monkeypatch.setattr(apple_gpu, "_is_alive", lambda pid: True)
+    monkeypatch.setattr(apple_gpu.processes, "exists", lambda pid: True)
     monkeypatch.setattr(processes, "parent", {}.get)
     monkeypatch.setattr(cpu_time, "rusage_darwin", lambda pid: None)
     return Answered.ioreg
