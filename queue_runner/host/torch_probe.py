@@ -15,6 +15,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 from msgspec import Struct, field
@@ -213,10 +214,15 @@ def computing_devices(python: str | None = None) -> list[str]:
     return [name for name, (state, _) in torch.devices.items() if state == "computes"]
 
 
-def find_interpreter(named: str | None) -> str:
+def find_interpreter(named: str | None, search_path: str | None = None) -> str:
+    """Return the interpreter's absolute path, links unresolved: resolving a venv's python would lose the venv. It is
+    ours if none is named. Raises: UsageError when there is none."""
     if named is None:
         return sys.executable
-    path = shutil.which(str(expanded(named).absolute()) if "/" in named else named)
+    path = shutil.which(expanded(named).absolute() if "/" in named else named, path=search_path)
     if path is None:
-        raise UsageError(f'there is no interpreter "{named}"', "--python takes the path of a Python interpreter")
-    return path
+        raise UsageError(
+            f'there is no interpreter "{named}"',
+            "--python takes the path of a Python interpreter, e.g. ~/nightly/bin/python",
+        )
+    return str(Path(path).absolute())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -370,6 +369,11 @@ def _common(request: Request) -> JobSpec:
     if not cwd.is_dir():
         raise UsageError(f"there is no folder {cwd}", "--cwd takes the folder in which the job runs")
     env = {**redact.inherited(os.environ), **request.env}
+    python = sys.executable
+    if request.python is not None:
+        from queue_runner.host import torch_probe
+
+        python = torch_probe.find_interpreter(request.python, env.get("PATH"))
     return JobSpec(
         kind="command" if request.workload is None else "workload",
         name="",
@@ -378,7 +382,7 @@ def _common(request: Request) -> JobSpec:
         variables=request.env,
         seed=request.seed,
         seed_by_round=request.seed is None,
-        python=_python(request.python, env),
+        python=python,
         timeout_s=request.timeout_s,
         allow_daemons=request.allow_daemons,
         copy=request.snapshot == "copy",
@@ -408,16 +412,3 @@ def folder(request: Request) -> Path:
         return path if path.is_absolute() else Path.cwd() / path
     except FileNotFoundError as error:
         raise UsageError("the current folder was deleted", "change to a folder that exists") from error
-
-
-def _python(named: str | None, env: Mapping[str, str]) -> str:
-    """Return the interpreter's absolute path, links unresolved: resolving a venv's python would lose the venv."""
-    if named is None:
-        return sys.executable
-    path = shutil.which(expanded(named).absolute() if "/" in named else named, path=env.get("PATH"))
-    if path is None:
-        raise UsageError(
-            f'there is no interpreter "{named}"',
-            "--python takes the path of a Python interpreter, e.g. ~/nightly/bin/python",
-        )
-    return str(Path(path).absolute())
