@@ -32,7 +32,8 @@ from queue_runner.host import (
 from queue_runner.host import processes as host_processes
 from queue_runner.host.boot import boot_id
 from queue_runner.host.command import ask
-from queue_runner.host.services import launchctl
+from queue_runner.host.services import launchd
+from queue_runner.host.services.user_service import run_tool
 from queue_runner.warden import files, process_tree
 from tests.mac_check import Check, Unknown
 
@@ -373,11 +374,12 @@ def kept_awake() -> str:
 def launchd_answers() -> str:
     """launchctl's codes for missing jobs."""
     label = "dev.mpsq.is-not-there"
-    answer = launchctl.call(launchctl.LAUNCHCTL, ["print", f"gui/{os.getuid()}/{label}"])
-    assert answer.code in (launchctl.NOT_FOUND, launchctl.NO_SUCH_DOMAIN), str(answer)
-    gone = launchctl.call(launchctl.LAUNCHCTL, ["bootout", f"{launchctl.Control(label).domain()}/{label}"])
-    assert gone.code in launchctl._AWAITED, str(gone)
-    return f"print {answer.code} {answer.message!r}, bootout {gone.code} {gone.message!r}"
+    answer, gone = (
+        run_tool([launchd.LAUNCHCTL, verb, f"gui/{os.getuid()}/{label}"], 30.0) for verb in ("print", "bootout")
+    )
+    assert answer.returncode in (launchd.NOT_FOUND, launchd.NO_SUCH_DOMAIN), str(answer)
+    assert gone.returncode in launchd._AWAITED, str(gone)
+    return f"print {answer.returncode} {answer.stderr!r}, bootout {gone.returncode} {gone.stderr!r}"
 
 
 def definition() -> str:

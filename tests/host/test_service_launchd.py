@@ -21,9 +21,8 @@ from queue_runner.config_file import Config
 from queue_runner.errors import MpsqError
 from queue_runner.host import protected, services
 from queue_runner.host.run_dir import cut_middle
-from queue_runner.host.services import launchctl
-from queue_runner.host.services.launchctl import parse_print
-from queue_runner.host.services.launchd import Launchd
+from queue_runner.host.services import launchd
+from queue_runner.host.services.launchd import Launchd, parse_print
 from queue_runner.paths import Layout
 
 pytestmark = pytest.mark.process
@@ -49,7 +48,7 @@ class Clock:
 def mac(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeLaunchd:
     monkeypatch.delenv("SUDO_UID", raising=False)
     fake = FakeLaunchd(tmp_path / "launchd.json")
-    monkeypatch.setattr(launchctl, "run_tool", lambda argv, _: CompletedProcess(argv, *fake.run(argv[1:])))
+    monkeypatch.setattr(launchd, "run_tool", lambda argv, _: CompletedProcess(argv, *fake.run(argv[1:])))
     return fake
 
 
@@ -219,7 +218,7 @@ def test_a_bootstrap_on_a_job_that_is_leaving_waits_for_its_end(mac: FakeLaunchd
     agent.install()
     mac.state["drain"] = 4
     mac.run(["bootout", GUI])
-    agent._control.bootstrap("gui/501", agent.path)
+    agent._load_into("gui/501")
     assert mac.state["jobs"][GUI]["state"] == "running"
 
 
