@@ -19,8 +19,7 @@ from typing import Any, get_args, get_type_hints
 
 from msgspec.structs import asdict
 
-from queue_runner.bundles.harmless import MOST_TEXT, Name, Prose
-from queue_runner.bundles.rows import QUESTION, Json, Table
+from queue_runner.bundles.rows import MOST_TEXT, QUESTION, Json, Name, Prose, Table
 from queue_runner.events import MAX_INT
 from queue_runner.host import redact
 from queue_runner.ingest.storable import MAX_DEPTH

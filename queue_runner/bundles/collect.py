@@ -12,9 +12,20 @@ from typing import Any
 from queue_runner import __version__
 from queue_runner.bundles import reader, reading
 from queue_runner.bundles.clean import NOTHING_HIDDEN, Cleaner, of_queue
-from queue_runner.bundles.harmless import BadBundle
 from queue_runner.bundles.reading import Content
-from queue_runner.bundles.rows import FINGERPRINTS, GROUPS, HEAD, JOBS, MEASURED, NOTES, RUNS, TABLES, RunRow, Table
+from queue_runner.bundles.rows import (
+    FINGERPRINTS,
+    GROUPS,
+    HEAD,
+    JOBS,
+    MEASURED,
+    NOTES,
+    RUNS,
+    TABLES,
+    BadBundle,
+    RunRow,
+    Table,
+)
 from queue_runner.errors import MpsqError, UsageError
 from queue_runner.model import PREFLIGHT, Selector
 from queue_runner.paths import Layout

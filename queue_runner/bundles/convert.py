@@ -16,8 +16,7 @@ from typing import Any, BinaryIO
 import msgspec
 
 from queue_runner.bundles import collect, reading
-from queue_runner.bundles.harmless import BadBundle
-from queue_runner.bundles.rows import HEAD, JOBS, RUNS, TABLES, Table
+from queue_runner.bundles.rows import HEAD, JOBS, RUNS, TABLES, BadBundle, Table
 from queue_runner.text import one_line
 from queue_runner.units import size
 

@@ -23,9 +23,8 @@ from msgspec import Struct, field
 from queue_runner.analysis.neighbour_share import SHARE
 from queue_runner.bundles import batches, convert, reading
 from queue_runner.bundles.batches import Batches
-from queue_runner.bundles.harmless import BadBundle
 from queue_runner.bundles.reading import KEPT, Content, ReaderProcess, RunContent
-from queue_runner.bundles.rows import GroupRow, RunRow
+from queue_runner.bundles.rows import BadBundle, GroupRow, RunRow
 from queue_runner.errors import MpsqError
 from queue_runner.host import failpoints, locks
 from queue_runner.host.warden_records import RunEnd

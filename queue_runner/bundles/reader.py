@@ -22,8 +22,7 @@ from urllib.parse import quote
 
 from msgspec import msgpack
 
-from queue_runner.bundles.harmless import BadBundle
-from queue_runner.bundles.rows import MEASURED, MOST_JSON, RUNS, TABLES, Table
+from queue_runner.bundles.rows import MEASURED, MOST_JSON, RUNS, TABLES, BadBundle, Table
 
 HEADER = struct.Struct(">BI")
 """Before each frame: the number of its table, and its bytes. A frame is rows in MessagePack."""

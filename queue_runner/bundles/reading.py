@@ -14,7 +14,6 @@ from typing import IO, Any
 from msgspec import Struct, field, msgpack
 from msgspec.structs import asdict
 
-from queue_runner.bundles.harmless import BadBundle
 from queue_runner.bundles.reader import END, ERROR, HEADER, MOST_FRAME_BYTES
 from queue_runner.bundles.rows import (
     ADDED,
@@ -26,6 +25,7 @@ from queue_runner.bundles.rows import (
     NOTES,
     QUESTION,
     TABLES,
+    BadBundle,
     GroupRow,
     HeadRow,
     JobRow,

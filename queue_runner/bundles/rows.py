@@ -15,39 +15,48 @@ from typing import Annotated, Any, Literal, NamedTuple, get_args, get_type_hints
 import msgspec
 from msgspec import Meta, Struct, ValidationError
 
-from queue_runner.bundles.harmless import (
-    MOST_FACTS,
-    MOST_ITEMS,
-    MOST_SECONDS,
-    MOST_VALUE,
-    BadBundle,
-    Count,
-    Digest,
-    Fact,
-    Integer,
-    Name,
-    Prose,
-)
 from queue_runner.decoding import convert, prepared
-from queue_runner.events import Positive
+from queue_runner.errors import MpsqError
+from queue_runner.events import MAX_INT, Positive
 from queue_runner.ingest import parsers
 from queue_runner.ingest.storable import BadLine, storable
 from queue_runner.machine_records import Machine
 from queue_runner.model import PHASES, SYNC_UNKNOWN, Outcome
-from queue_runner.spec import COMPILE_MODES, MOST_TAG
+from queue_runner.spec import COMPILE_MODES, MOST_NAME, MOST_TAG
 
+MOST_TEXT = 10_000
+MOST_ITEMS = 10_000
+"""Values in one JSON value."""
+MOST_FACTS = 1000
+"""Settings, packages, words, variables or GPUs in one field."""
+MOST_SECONDS = 1e12
+"""Durations: far beyond any, and far below where sums overflow."""
+MOST_VALUE = 1e30
 MOST_MOMENT = 2.5e11
 """Unix seconds of a time of day, in the year 9892: every calendar can write it."""
 MOST_JSON = 4 << 20
 """Characters of a JSON value."""
+_CONTROLS = r"\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069"
+"""What text.plain removes."""
+_UNPRINTABLE = (
+    r"\t\n\xa0\xad\u061c\u1680\u180e\u2000-\u200f\u2028-\u202f\u205f-\u206f\u3000\ud800-\uf8ff\ufeff\ufff9-\uffff"
+)
+"""What a terminal or a page may take for something else than a letter."""
 
+Count = Annotated[int, Meta(ge=0, le=MAX_INT)]
+Integer = Annotated[int, Meta(ge=-MAX_INT, le=MAX_INT)]
+Digest = Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]
+Prose = Annotated[str, Meta(max_length=MOST_TEXT, pattern=rf"\A[^{_CONTROLS}\ud800-\udfff]*\Z")]
+"""A text of several lines, without control characters."""
+Name = Annotated[str, Meta(max_length=MOST_NAME, pattern=rf"\A[^<>{_CONTROLS}{_UNPRINTABLE}]*\Z")]
+"""One line without text that a terminal or a page would take for a command."""
+Fact = Name | Integer | Annotated[float, Meta(ge=-float(MAX_INT), le=float(MAX_INT))] | bool
 Id = Annotated[int, Meta(ge=1, le=2**53)]
 Ordinal = Annotated[int, Meta(ge=0, le=10**9)]
 """A number from 1 on; that of a preflight is 0."""
 Moment = Annotated[float, Meta(ge=0, le=MOST_MOMENT)]
 Seconds = Annotated[float, Meta(ge=0, le=MOST_SECONDS)]
 Difference = Annotated[float, Meta(ge=-MOST_SECONDS, le=MOST_SECONDS)]
-Value = Annotated[float, Meta(ge=-MOST_VALUE, le=MOST_VALUE)]
 Json = Annotated[str, Meta(max_length=MOST_JSON)]
 """A text that `Table.decode` reads and writes anew."""
 Limit = Annotated[float, Meta(ge=0, le=MOST_SECONDS)] | None
@@ -60,6 +69,14 @@ Leaf = Setting | None
 Processors = Annotated[int, Meta(ge=0, le=1 << 20)]
 JsonReader = Callable[[Any, Any], Any]
 """Checks a value of JSON, given its row."""
+
+
+class BadBundle(MpsqError):
+    """The file is damaged, is not a bundle, or has content that a bundle may not have: it is refused whole."""
+
+    def __init__(self, reason: str, hint: str = "ask for it again: nothing of it was stored") -> None:
+        super().__init__(f"this bundle is refused: {reason}", hint)
+        self.reason = reason
 
 
 class HeadRow(NamedTuple):

@@ -15,8 +15,8 @@ from msgspec import Struct
 
 from queue_runner.bundles import collect, reading
 from queue_runner.bundles.batches import Batches
-from queue_runner.bundles.harmless import BadBundle
 from queue_runner.bundles.reading import Content, Frames, RunContent
+from queue_runner.bundles.rows import BadBundle
 from queue_runner.decoding import from_json
 from queue_runner.host.warden_records import RunEnd
 from queue_runner.model import Ending, Outcome, RunId

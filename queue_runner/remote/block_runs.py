@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from queue_runner.bundles import reading, run_result
-from queue_runner.bundles.harmless import BadBundle
 from queue_runner.bundles.reading import ReaderProcess
+from queue_runner.bundles.rows import BadBundle
 from queue_runner.bundles.run_result import RunResult
 from queue_runner.config_file import Config
 from queue_runner.host import failpoints

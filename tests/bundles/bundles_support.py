@@ -15,9 +15,8 @@ from typing import Any
 
 from queue_runner.bundles import merge
 from queue_runner.bundles.bundle_files import make_bundle
-from queue_runner.bundles.harmless import BadBundle
 from queue_runner.bundles.reader import HEADER, frames
-from queue_runner.bundles.rows import HEAD, TABLES
+from queue_runner.bundles.rows import HEAD, TABLES, BadBundle
 from queue_runner.model import parse_selector
 from queue_runner.paths import Layout
 from queue_runner.store import results

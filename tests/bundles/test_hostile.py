@@ -21,8 +21,7 @@ from hypothesis import strategies as st
 
 from queue_runner import reports
 from queue_runner.bundles import convert, reading
-from queue_runner.bundles.harmless import BadBundle
-from queue_runner.bundles.rows import TABLES
+from queue_runner.bundles.rows import TABLES, BadBundle
 from queue_runner.errors import MpsqError
 from queue_runner.paths import Layout
 from queue_runner.reports._common import printing

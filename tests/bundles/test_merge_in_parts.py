@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from queue_runner.bundles import batches, merge, reading
-from queue_runner.bundles.harmless import BadBundle
+from queue_runner.bundles.rows import BadBundle
 from queue_runner.control import garbage
 from queue_runner.control.retention import Keep
 from queue_runner.paths import Layout

@@ -13,8 +13,7 @@ from msgspec.structs import fields
 
 from queue_runner import reports
 from queue_runner.bundles.bundle_files import make_bundle
-from queue_runner.bundles.harmless import BadBundle
-from queue_runner.bundles.rows import QUESTION
+from queue_runner.bundles.rows import QUESTION, BadBundle
 from queue_runner.errors import MpsqError, UsageError
 from queue_runner.model import parse_selector
 from queue_runner.reports._common import printing

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from queue_runner.bundles import batches, reader, run_result
-from queue_runner.bundles.harmless import BadBundle
+from queue_runner.bundles.rows import BadBundle
 from queue_runner.bundles.run_result import RunResult
 from queue_runner.model import OWN_NOTE, Ending, Outcome, RunId
 from queue_runner.store.engine import open_engine

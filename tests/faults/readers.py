@@ -24,7 +24,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 from queue_runner import config_file, text
-from queue_runner.bundles import harmless, reader, reading, rows, run_result
+from queue_runner.bundles import reader, reading, rows, run_result
 from queue_runner.errors import MpsqError
 from queue_runner.host import locks, power, redact, run_dir, warden_records
 from queue_runner.host.run_dir import RunDir
@@ -114,7 +114,7 @@ def _bundle(data: bytes, folder: Path) -> None:
 
 def _rows_of_bundle(data: bytes, folder: Path) -> None:
     for table in rows.TABLES:
-        with contextlib.suppress(harmless.BadBundle):
+        with contextlib.suppress(rows.BadBundle):
             table.decode(data)
 
 
@@ -200,13 +200,13 @@ READERS: dict[str, Reader] = {
         _result,
         (run_result, reading, rows),
         _golden("bundles/*.mpsq"),
-        (harmless.BadBundle,),
+        (rows.BadBundle,),
     ),
     "fence of a block": Reader(_fence, (fence,), (b'{"host":"a","pid":1}', b'{"void":"x"}')),
     "answer through ssh": Reader(
         lambda data, folder: link.answer_in(io.BytesIO(data)), (link,), (b"motd\n" + link.MARK + b'{"a":1}\n',)
     ),
-    "bundle": Reader(_bundle, (reader, rows), _golden("bundles/*.mpsq"), (harmless.BadBundle,)),
+    "bundle": Reader(_bundle, (reader, rows), _golden("bundles/*.mpsq"), (rows.BadBundle,)),
     "rows of a bundle": Reader(
         _rows_of_bundle, (rows, reading), (b"\x91\x93\x01\xa1a\xc0", b"\x91\x93\x01\xa1\x80\xc0")
     ),
