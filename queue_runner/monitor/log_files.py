@@ -54,26 +54,16 @@ def folder_of(layout: Layout, run: RunView) -> RunDir:
 
 def tail_offset(stream: BinaryIO, lines: int) -> int:
     """Find where the last `lines` lines of the file begin, searching from its end."""
-    size = at = stream.seek(0, os.SEEK_END)
-    remaining = lines
-    last = True
-    while at > 0 and lines > 0:
-        if size - at >= TAIL_MOST_BYTES:
-            return at
-        block_size = min(CHUNK_BYTES, at)
-        at -= block_size
-        stream.seek(at)
-        block = stream.read(block_size)
-        end = len(block)
-        if last:
-            last = False
-            end -= block.endswith(b"\n")  # the newline that ends the last line begins no other
-        while (newline := block.rfind(b"\n", 0, end)) >= 0:
-            remaining -= 1
-            if remaining == 0:
-                return at + newline + 1
-            end = newline
-    return 0 if lines > 0 else size
+    size = stream.seek(0, os.SEEK_END)
+    if not lines:
+        return size
+    begin = stream.seek(max(size - TAIL_MOST_BYTES, 0))
+    data = stream.read(size - begin)
+    end = len(data) - data.endswith(b"\n")  # the newline that ends the last line begins no other
+    for _ in range(lines):
+        if (end := data.rfind(b"\n", 0, end)) < 0:
+            return begin
+    return begin + end + 1
 
 
 class LogFile:
