@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sqlite3
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import Struct, field
 
@@ -95,45 +95,26 @@ def _waiting(context: RunContext) -> tuple[str, str]:
     return context.waits.sentence + starting + back, context.waits.next_step
 
 
-def troubles(run: RunView, supervision: Supervision, worker: bool) -> list[tuple[str, str]]:
-    """Return what a user should know about a run that is running here, each with the next step; the most important
+def troubles(run: RunView, supervision: Supervision, worker: bool) -> Iterator[tuple[str, str]]:
+    """Yield what a user should know about a run that is running here, each with the next step; the most important
     first."""
     warden, stopped = supervision.warden, supervision.stopped
-    paused_s = max(time.time() - (run.paused_at or 0.0), 0.0)
-    cancelled = "its cancellation was requested"
-    cases = [
-        (
-            run.cancel_requested_at and (worker or warden),
-            f"{cancelled} and is in progress",
-            "mpsq wait {run} waits for its end",
-        ),
-        (
-            run.cancel_requested_at and not (worker or warden),
-            f"{cancelled}, but no worker is running to record its end",
-            START_A_WORKER,
-        ),
-        (
-            warden and run.paused_at,
-            f"it was suspended {units.duration(paused_s)} ago, and still holds its memory and the device",
-            "mpsq resume {run} continues it",
-        ),
-        (
-            warden and stopped and not run.paused_at,
-            f"its process {stopped} was stopped by a signal, not by mpsq pause; it still holds the device",
-            f"kill -CONT {stopped} continues it; mpsq cancel {{run}} cancels it",
-        ),
-        (
-            warden and supervision.waits_for_exec,
-            f"its program has not started, because its folder or program cannot be read yet ({protected.SLOW})",
-            "mpsq cancel {run} cancels it",
-        ),
-        (
-            not (worker or warden),
-            "it has lost its supervisor, so its state is unknown: the next worker will find out how it ended",
-            START_A_WORKER,
-        ),
-    ]
-    return [(sentence, step) for holds, sentence, step in cases if holds]
+    if run.cancel_requested_at and (worker or warden):
+        yield "its cancellation was requested and is in progress", "mpsq wait {run} waits for its end"
+    elif run.cancel_requested_at:
+        yield "its cancellation was requested, but no worker is running to record its end", START_A_WORKER
+    if warden and run.paused_at:
+        ago = f"{units.duration(max(time.time() - run.paused_at, 0.0))} ago"
+        yield f"it was suspended {ago}, and still holds its memory and the device", "mpsq resume {run} continues it"
+    elif warden and stopped:
+        sentence = f"its process {stopped} was stopped by a signal, not by mpsq pause; it still holds the device"
+        yield sentence, f"kill -CONT {stopped} continues it; mpsq cancel {{run}} cancels it"
+    if warden and supervision.waits_for_exec:
+        sentence = f"its program has not started, because its folder or program cannot be read yet ({protected.SLOW})"
+        yield sentence, "mpsq cancel {run} cancels it"
+    if not (worker or warden):
+        sentence = "it has lost its supervisor, so its state is unknown: the next worker will find out how it ended"
+        yield sentence, START_A_WORKER
 
 
 def _running(run: RunView, context: RunContext) -> tuple[str, str]:
@@ -143,8 +124,8 @@ def _running(run: RunView, context: RunContext) -> tuple[str, str]:
     blocked = on.get(run.lane, context.queue.blocked_reason)
     if blocked and not context.supervision.warden and not run.cancel_requested_at:
         return blocked, "mpsq status shows when the lane is free again; mpsq cancel {run} cancels it"
-    if known := troubles(run, context.supervision, context.queue.worker):
-        return known[0]
+    if (known := next(troubles(run, context.supervision, context.queue.worker), None)) is not None:
+        return known
     if not context.queue.worker:
         return "it continues, but no worker is running to record it", START_A_WORKER
     lane = f" on lane {run.lane}" if run.lane != DEFAULT_LANE else ""
