@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Annotated
 
 import typer
@@ -44,13 +43,15 @@ def list_(
             print_json("mpsq.list/1", jobs=jobs[more:], more=more)
             return
         named = {run.run for run in select(connection, selectors)} if runs and selectors else None
-        draw = partial(listing.run_table, filter=filter, only=named) if runs else listing.job_table
-        if all:
-            more, table = False, draw(listing.each_job(connection, filter, RunLine), colour=tables.in_colour())
-        else:
-            lines = list(listing.each_job(connection, filter, RunLine))
-            more = len(lines) > limit
-            table = draw(lines[more:], colour=tables.in_colour())
+
+        def matches(run: RunLine) -> bool:
+            return filter.shows(run) and (named is None or run.run in named)
+
+        lines = listing.each_job(connection, filter, RunLine)
+        newest = None if all else list(lines)
+        more = newest is not None and len(newest) > limit
+        shown = lines if newest is None else newest[more:]
+        table = listing.table(shown, colour=tables.in_colour(), matches=matches if runs else None)
     if not table:
         say("no matching jobs")
         return

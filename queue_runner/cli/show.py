@@ -67,7 +67,7 @@ def _print_group(connection: Connection, selectors: Sequence[Selector], runs: Se
         style=lambda name, _value: "doubt" if colour and name == "invalid" else "",
     )
     print(facts + "\n")
-    print(listing.job_table(listing.jobs(connection, listing.Filter(tuple(selectors))), colour=colour))
+    print(listing.table(listing.jobs(connection, listing.Filter(tuple(selectors))), colour=colour))
     hint(f"mpsq report g{runs[0].group_id} compares them; mpsq show {runs[0].run} shows everything about a run")
 
 

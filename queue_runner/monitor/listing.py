@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import sqlite3
 import time
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Any, TypeVar
 
@@ -166,24 +166,12 @@ class _Line(Struct, frozen=True):
     mark: str
 
 
-def job_table(jobs: Iterable[JobView[R]], *, colour: bool = False) -> str:
-    """Return the table of jobs, "" if there are none."""
-    return _table(jobs, "job", colour)
-
-
-def run_table(
-    jobs: Iterable[JobView[R]], filter: Filter, *, colour: bool = False, only: Container[str] | None = None
-) -> str:
-    """Return the table of the runs of jobs that match, of `only` these (12.3) if they are given; "" without any."""
-    return _table(jobs, "run", colour, lambda run: filter.shows(run) and (only is None or run.run in only))
-
-
-def _table(
-    jobs: Iterable[JobView[R]], kind: str, colour: bool, matches: Callable[[RunLine], bool] | None = None
-) -> str:
+def table(jobs: Iterable[JobView[R]], *, colour: bool = False, matches: Callable[[RunLine], bool] | None = None) -> str:
+    """Return the table of jobs, or of those of their runs that match; "" without any."""
     lines = list(_lines(jobs, matches))
     if not lines:
         return ""
+    kind = "job" if matches is None else "run"
     columns = [
         tables.Column("id", kind, right=kind == "job"),
         tables.Column("group", "group"),
@@ -211,15 +199,11 @@ def _lines(jobs: Iterable[JobView[R]], matches: Callable[[RunLine], bool] | None
         group = f"g{group_id}"
         for job, what in zip(submission, _distinguish([job.first for job in submission]), strict=True):
             age = _age(job.first.created_at)
-            if matches is not None:
-                for run in filter(matches, job.runs):
-                    yield _Line(
-                        run.run, group, what, "", run.ending, run.style, age, run.took_s, run.median_s, run.mark
-                    )
-                continue
-            n_ok, took_s = f"{job.n_valid}/{job.repeats}", job.took_s
-            id = job.first.job_id
-            yield _Line(id, group, what, n_ok, job.ending, job.style, age, took_s, job.median_s, job.mark)
+            rows: Sequence[JobView[R] | R] = [job] if matches is None else [*filter(matches, job.runs)]
+            n_ok = f"{job.n_valid}/{job.repeats}" if matches is None else ""
+            for row in rows:
+                id = row.run if isinstance(row, RunLine) else job.first.job_id
+                yield _Line(id, group, what, n_ok, row.ending, row.style, age, row.took_s, row.median_s, row.mark)
 
 
 def _age(at: float) -> str:

@@ -337,7 +337,7 @@ def test_quoted_commands_are_rows(queue: Queue) -> None:
     assert "cat; sleep 0.1 is " in " ".join(output.split()) and "slower than sleep 0.01" in output
     assert {row["name"] for row in queue.rows()} == {"sleep 0.01", "echo a | cat; sleep 0.1"}
     with reading(queue.layout.db) as connection:
-        listed = listing.job_table(listing.jobs(connection, listing.Filter()))
+        listed = listing.table(listing.jobs(connection, listing.Filter()))
     assert listed.count("sleep 0.01") == listed.count("echo a") == 1, "a name that is the command stands once"
 
 
