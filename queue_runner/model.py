@@ -151,6 +151,11 @@ class RunId(Struct, frozen=True, order=True):
     def __str__(self) -> str:
         return f"{self.job}.{self.number}"
 
+    @property
+    def is_preflight(self) -> bool:
+        """Whether the run only tries its job."""
+        return self.number == PREFLIGHT
+
 
 IDS = "12 is a job, 12.3 a run, g4 a group, @last the newest group; mpsq list shows them and the names"
 """The ways to select jobs and runs, as a hint."""

@@ -10,7 +10,7 @@ import math
 import re
 import time
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from queue_runner.analysis.neighbour_share import Neighbour
@@ -61,7 +61,7 @@ def finish(
     last_bytes = stderr[-_LAST_BYTES:]
     ending = with_last_words(ending, last_line(last_bytes), last_bytes)
     facts, system = (of_machine(), None) if node is None else node
-    is_preflight = preflight_end.is_one(run)
+    is_preflight = run.id.is_preflight
     busy = is_preflight and preflight_end.busy_memory(run, ending)
     notes = {"wrong_result": failed} if (failed := failed_on_metal(stderr)) else {}
     if wrote := read_end(folder.wrote_outside):
@@ -83,7 +83,8 @@ def finish(
         checkpoint = _checkpoint(connection, run, folder)
         assessment = None
         if not is_preflight:
-            assessment = summarize_safely(connection, run, folder, ending, exit_ or RunEnd(), notes)
+            compute = partial(_assess, connection, run, folder, ending, exit_ or RunEnd(), notes)
+            assessment = summarize_run.assess_safely(compute)
     with writing(engine) as connection:
         if exit_ is not None:
             results.save_exit(connection, run.run_id, exit_)
@@ -138,28 +139,19 @@ def _checkpoint(connection: Connection, run: Claimed, folder: RunDir) -> int | N
     return newest.run_id if newest else None
 
 
-def summarize_safely(
-    connection: Connection,
-    run: Claimed,
-    folder: RunDir,
-    ending: Ending,
-    exit_: RunEnd,
-    new_notes: Mapping[str, str] | None = None,
+def _assess(
+    connection: Connection, run: Claimed, folder: RunDir, ending: Ending, exit_: RunEnd, new_notes: Mapping[str, str]
 ) -> summarize_run.Assessment:
     """Summarize the run."""
-
-    def compute() -> summarize_run.Assessment:
-        return summarize_run.assess(
-            summarize_run.read_points(connection, run.run_id),
-            run.spec,
-            ending,
-            exit_,
-            unobserved_matters=True,
-            new_notes=new_notes,
-            neighbours=find_neighbours(connection, run, folder, exit_),
-        )
-
-    return summarize_run.assess_safely(compute)
+    return summarize_run.assess(
+        summarize_run.read_points(connection, run.run_id),
+        run.spec,
+        ending,
+        exit_,
+        unobserved_matters=True,
+        new_notes=new_notes,
+        neighbours=find_neighbours(connection, run, folder, exit_),
+    )
 
 
 def find_neighbours(connection: Connection, run: Claimed, folder: RunDir, exit_: RunEnd) -> list[Neighbour]:

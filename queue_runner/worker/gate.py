@@ -22,7 +22,6 @@ from queue_runner.config_file import Config
 from queue_runner.host import run_sampler
 from queue_runner.host.background import BackgroundCall
 from queue_runner.machine_records import SensorSample
-from queue_runner.model import PREFLIGHT
 from queue_runner.store import jobs, results
 from queue_runner.store.engine import Engine, looking, writing
 from queue_runner.store.jobs import Claimed, Following
@@ -113,7 +112,7 @@ class Gate:
         self.waited_s = 0.0
         self.due: float | None = None
 
-    def observe(self, roots: Collection[int], *, running: bool) -> None:
+    def sample_load(self, roots: Collection[int], *, running: bool) -> None:
         """Note the load now; cheap enough for every step. `roots` are wardens that are not this worker's children."""
         self._load.sample(roots, running=running, **({"every_s": self._config.sample_s} if running else {}))
 
@@ -140,7 +139,7 @@ class Gate:
             with looking(self._engine) as connection:
                 self._has_asked = jobs.has_group_started(connection, run)
         self.caveat, self.waited_s, self._gpu_before = None, 0.0, None
-        if not _is_measured(run):
+        if run.id.is_preflight:
             return None
         if run.spec.gate and self._passed is None:
             self.due = time.time() + min(LOOK_S, self._window_s(run))
@@ -200,7 +199,7 @@ class Gate:
 
     def note(self, run: Claimed) -> None:
         """Store with the claimed run how it started: its wait, and a machine that was not quiet."""
-        if not _is_measured(run):
+        if run.id.is_preflight:
             return
         waited = {"gate_waited_s": round(self.waited_s, 1)} if run.spec.gate else {}
         looked = {} if self._gpu_before is None else {"gpu_busy_before": self._gpu_before}
@@ -259,10 +258,6 @@ class Gate:
         assert self._run is not None
         with writing(self._engine) as connection:
             jobs.record_wait(connection, self._run, verb, reason)
-
-
-def _is_measured(run: Following | Claimed) -> bool:
-    return run.id.number != PREFLIGHT
 
 
 def _words(disturbed: list[Disturbance]) -> str:

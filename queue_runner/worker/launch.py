@@ -20,7 +20,7 @@ from queue_runner.host import job_environments, job_secrets, locks, redact, tras
 from queue_runner.host.boot import boot_id
 from queue_runner.host.lane_locks import Hold
 from queue_runner.host.run_dir import RunDir
-from queue_runner.model import PREFLIGHT, RunId
+from queue_runner.model import RunId
 from queue_runner.paths import Layout, preflight_cache
 from queue_runner.source import verify, working_copy
 from queue_runner.spec import JobSpec
@@ -166,14 +166,14 @@ def environment(layout: Layout, run: Claimed, folder: RunDir) -> dict[str, str]:
         **ours,
         **run.spec.env,
         **{k: v for k, v in ours.items() if k.startswith("MPSQ_")},
-        **(caches if run.id.number == PREFLIGHT else {}),  # a cache of the user's must be as the first run expects it
+        **(caches if run.id.is_preflight else {}),  # a cache of the user's must be as the first run expects it
     }
 
 
 def _prepared(layout: Layout, run: Claimed, compiled: Path) -> Path:
     """Return the file with values that the CPU computes before a run. The rows of a round that differ in device and
     mode share it, so that each seed costs that time once."""
-    if run.id.number == PREFLIGHT:
+    if run.id.is_preflight:
         return compiled / "prepared.json"
     question = run.spec.in_round(run.repeat).changed(device=None, compile=None, compile_mode="")
     return layout.cache / "prepared" / f"{question.content_hash()[:16]}.json"
@@ -189,7 +189,7 @@ def of_lane(spec: JobSpec) -> dict[str, str]:
 
 def compile_cache(layout: Layout, run: Claimed) -> Path:
     """Return the folder of a run's compiler caches: its question's, or for a preflight one that is thrown away."""
-    name = preflight_cache(str(run.id)) if run.id.number == PREFLIGHT else run.spec.content_hash()[:16]
+    name = preflight_cache(str(run.id)) if run.id.is_preflight else run.spec.content_hash()[:16]
     return without_spaces(layout.cache / "compile") / name
 
 

@@ -135,7 +135,7 @@ class Worker:
         self._code = _version_of_code() if is_service else None
         self._engine = open_engine(layout.db, keep_open=True)
         self._steps = Steps(layout, settings, self._engine, log.info)
-        self._hooks = Hooks(layout, settings, self._engine, log.info, lambda: self._steps.stuck)
+        self._hooks = Hooks(layout, settings, self._engine, log.info, lambda: self._steps.now.stuck)
         self._parts = extensions.worker_parts(layout, settings, self._engine, log.info)
         self._complain = ThrottledLog(log.error)
         self._stopped = threading.Event()
@@ -300,7 +300,7 @@ class Worker:
             self._scheduler.reschedule_job(job, trigger="interval", seconds=tick_s)
 
     def _has_work(self) -> bool:
-        return self._steps.something_waits or self._hooks.busy() or any(part.busy() for part in self._parts)
+        return self._steps.now.something_waits or self._hooks.busy() or any(part.busy() for part in self._parts)
 
     def _step_parts(self) -> None:
         self._parts_are_asked = are_busy = False
@@ -345,9 +345,9 @@ class Worker:
             return
         try:
             active = self._steps.step()
-            was_idle, self._is_idle = self._is_idle, not active and not self._steps.something_waits
+            was_idle, self._is_idle = self._is_idle, not active and not self._steps.now.something_waits
             becomes_idle = self._is_idle and not was_idle
-            if self._steps.last_event > self._hooks.last_event or (becomes_idle and self._hooks.awaits_idle):
+            if self._steps.now.last_event > self._hooks.last_event or (becomes_idle and self._hooks.awaits_idle):
                 self._step_now("hooks")
             if self._is_expected.is_set():
                 self._is_expected.clear()

@@ -9,7 +9,7 @@ from functools import partial
 
 from queue_runner.host.command import Ask, ask
 from queue_runner.host.run_dir import RunDir
-from queue_runner.model import PREFLIGHT, Ending, Outcome
+from queue_runner.model import Ending, Outcome
 from queue_runner.paths import Layout
 from queue_runner.spec import JobSpec
 from queue_runner.store import preflights
@@ -31,11 +31,6 @@ _ACCELERATOR_SHARE = 0.05
 _HOST_SHARE = 0.5
 """The same of main memory, which is also that of Apple's GPUs: the system itself and its services hold much of it."""
 _BRIEFLY = partial(ask, timeout_s=5.0)
-
-
-def is_one(run: Claimed) -> bool:
-    """Return whether a claimed run is a preflight."""
-    return run.id.number == PREFLIGHT
 
 
 def throw_away(layout: Layout, run: Claimed, folder: RunDir) -> None:

@@ -214,7 +214,7 @@ class NowReader:
         """Return what another queue runs on lanes that are not `busy` with runs of this queue, in words."""
         ours = busy | decide.parts_of(lane for lane, state in now.states.items() if state.held or state.cools)
         here = {lane: self._supervisors[lane] for lane in self._lanes if lane not in ours}
-        return {lane: supervisor.held_by() for lane, supervisor in here.items() if supervisor.is_held()}
+        return {lane: held for lane, supervisor in here.items() if (held := supervisor.held_elsewhere())}
 
     def _candidates(self, connection: Connection, at: float) -> Iterator[Candidate]:
         """Return the runs that may start, in the order in which they are claimed."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from functools import partial
 
 from queue_runner.config_file import Config
@@ -72,32 +72,18 @@ class Steps:
         self._reader = NowReader(
             layout, config, engine, lanes, self._supervisors, self._supervisor, self._backups, self._clocks
         )
-        self._now = Now(self._clocks.wall(), config)
+        self.now = Now(self._clocks.wall(), config)
+        """what the last step has seen"""
         self._began_at = math.inf
         self._watched: tuple[tuple[Supervisor, int], ...] = ()  # with the warden, while each run just continues
         with writing(engine) as connection:
             lane_claims.keep(connection, [lane.name for lane in lanes])
 
     @property
-    def last_event(self) -> int:
-        """The newest entry of the history that the last step has seen."""
-        return self._now.last_event
-
-    @property
-    def something_waits(self) -> bool:
-        """Whether a QUEUED run will start some time without user action, as far as the last step knows."""
-        return self._now.something_waits
-
-    @property
-    def stuck(self) -> Collection[int]:
-        """The jobs that wait for a user to resume a lane, as far as the last step knows."""
-        return self._now.stuck
-
-    @property
     def next_change_at(self) -> float | None:
         """The next time (Unix seconds) at which a waiting run may start or misses its deadline, a schedule submits, or
         a gate looks again. A time before the last step does not count."""
-        times = (self._now.next_change_at, *(supervisor.due for supervisor in self._supervisors.values()))
+        times = (self.now.next_change_at, *(supervisor.due for supervisor in self._supervisors.values()))
         return min((at for at in times if at is not None and at >= self._began_at), default=None)
 
     @property
@@ -121,13 +107,13 @@ class Steps:
         started = again = True
         sampled, error = False, None
         while again:
-            self._now, following, problem = self._reader.read(frozenset(done), submits_schedule=self._due.is_submitting)
+            self.now, following, problem = self._reader.read(frozenset(done), submits_schedule=self._due.is_submitting)
             error = problem or error
             if not sampled:
                 self._sample_load()
                 sampled = True
             started = again = False
-            for action in decide.decide(self._now):
+            for action in decide.decide(self.now):
                 done.add(action)
                 again |= isinstance(action, _CHANGES)
                 try:
@@ -141,18 +127,18 @@ class Steps:
         if error is not None:
             raise error  # the same runs stay watched: they have news, so the step is tried again
         self._watched = () if started or self._due.is_submitting else self._as_watched()
-        return bool(self._now.running) or started or self._due.is_submitting
+        return bool(self.now.running) or started or self._due.is_submitting
 
     def _as_watched(self) -> tuple[tuple[Supervisor, int], ...]:
         """Return the runs for `has_news`; none unless each just continues."""
-        for run in self._now.running:
+        for run in self.now.running:
             if run.warden is not Warden.ALIVE or run.exit is not None or run.lane.name not in self._wardens:
                 return ()
         return tuple((self._supervisors[lane], warden) for lane, warden in self._wardens.items())
 
     def get_ready(self) -> None:
         """Prepare for a start, since a submission has begun; not beside a run, nor for one of several lanes."""
-        if not self._now.running and len(self._supervisors) == 1:
+        if not self.now.running and len(self._supervisors) == 1:
             self._supervisors[DEFAULT_LANE].get_ready()
             with contextlib.suppress(OSError):  # the start of the run will report it
                 self._starter.get_ready()
@@ -166,7 +152,7 @@ class Steps:
 
     def _act(self, action: Action, following: dict[int, Following]) -> bool:
         """Do one thing. Return whether it has started a run."""
-        runs = {run.lane.name: run for run in self._now.running}
+        runs = {run.lane.name: run for run in self.now.running}
         match action:
             case Skip():
                 self._skip()
@@ -210,7 +196,7 @@ class Steps:
         self._backups.make()
 
     def _sample_load(self) -> None:
-        running = {run.lane.name: run for run in self._now.running}
+        running = {run.lane.name: run for run in self.now.running}
         self._wardens.clear()
         for name, run in running.items():
             pid = self._supervisor(name).warden_pid() or (run.fence and run.fence.warden_pid)
@@ -218,7 +204,7 @@ class Steps:
                 self._wardens[name] = pid
         for name, supervisor in self._supervisors.items():
             is_running = name in running or (name == DEFAULT_LANE and bool(running))
-            supervisor.sample_load(self._wardens.values(), running=is_running)
+            supervisor.gate.sample_load(self._wardens.values(), running=is_running)
 
     def _supervisor(self, name: str) -> Supervisor:
         """Return the supervisor of a lane; several that a run takes together, and one that is gone from the settings,
@@ -229,7 +215,7 @@ class Steps:
 
     def _forget(self, in_use: set[str]) -> None:
         """Let go of supervisors that were made for one run, once it has ended."""
-        in_use = {*in_use, *self._permanent, *(run.lane.name for run in self._now.running)}
+        in_use = {*in_use, *self._permanent, *(run.lane.name for run in self.now.running)}
         for name in self._supervisors.keys() - in_use:
             if self._supervisors[name].is_idle():
                 self._supervisors.pop(name).stop()

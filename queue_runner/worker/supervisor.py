@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 
 from msgspec import Struct
 
@@ -95,7 +95,7 @@ class Supervisor:
         self._clocks = clocks or Clocks()
         units = lanes.parts(self.lane.name) if self.lane.kind == "cuda" else lane_locks.part()
         uuids = [unit for unit in units if unit.startswith(("GPU-", "MIG-"))]
-        self._gate = Gate(engine, config, Load(gpus=uuids))
+        self.gate = Gate(engine, config, Load(gpus=uuids))
         self._locks = LaneLocks(self.lane.name, self.lane.cores)
         self._held: Hold | None = None
         self._launching: _Launching | None = None
@@ -123,7 +123,7 @@ class Supervisor:
             held=self._held is not None,
             cools=cools,
             reserved=self._locks.is_reserved,
-            waiting_run=self._gate.waits_for,
+            waiting_run=self.gate.waits_for,
             blocked=self._blocked,
         )
 
@@ -132,7 +132,7 @@ class Supervisor:
         """When (Unix seconds) the gate looks again, the GPU is checked after a run, or something may start again."""
         pause_s = max(self._not_before - self._clocks.steady(), 0.0)
         over_at = self._clocks.wall() + pause_s if self._not_before else None
-        return min((at for at in (self._gate.due, self._gpu_look_at, over_at) if at is not None), default=None)
+        return min((at for at in (self.gate.due, self._gpu_look_at, over_at) if at is not None), default=None)
 
     @property
     def in_cooldown(self) -> bool:
@@ -141,15 +141,11 @@ class Supervisor:
 
     def is_idle(self) -> bool:
         """Return whether nothing of this lane has to be remembered."""
-        return self._gate.waits_for is None and not self.in_cooldown
+        return self.gate.waits_for is None and not self.in_cooldown
 
-    def is_held(self) -> bool:
-        """Return whether a process, this one included, holds a lock of the lane."""
-        return self._locks.is_held()
-
-    def held_by(self) -> str:
-        """Return in words what another queue runs on the lane."""
-        return self._locks.held_by(self._layout.home)
+    def held_elsewhere(self) -> str:
+        """Return in words what another queue runs on the lane; "" if no process holds a lock of it."""
+        return self._locks.held_by(self._layout.home) if self._locks.is_held() else ""
 
     def reads_code(self, run_id: int) -> bool:
         """Return whether the code of this run is still being read before its start."""
@@ -163,10 +159,6 @@ class Supervisor:
     def _look_for_exit(self, at_most_s: float) -> None:
         if self._warden is not None and (code := self._starter.exit_code(self._warden, at_most_s)) is not None:
             self._warden, self._nothing_left = None, code == NOTHING_LEFT
-
-    def sample_load(self, wardens: Collection[int], *, running: bool) -> None:
-        """Sample the machine's load, excluding the given wardens of the queue."""
-        self._gate.observe(wardens, running=running)
 
     # -- its locks ----------------------------------------------------------------------------------------------------
 
@@ -183,7 +175,7 @@ class Supervisor:
     def release(self, reason: Blocked | None = None) -> None:
         """Release the lane because nothing can start; `reason` says what takes precedence, if anything does."""
         if reason is None or reason.kind is not Obstacle.DISK:
-            self._gate.leave()
+            self.gate.leave()
         self._block(reason)
         self.close()
         if self._launching is None:
@@ -209,7 +201,7 @@ class Supervisor:
                 self._unclaim(run, "the worker ended while its code was being read")
         self.close()
         self._reader.close()
-        self._gate.close()
+        self.gate.close()
 
     # -- the current run ----------------------------------------------------------------------------------------------
 
@@ -256,7 +248,7 @@ class Supervisor:
         with looking(self._engine) as connection:
             notes = results.note_texts(connection, claimed.run_id)
         ending = of_exit(run.exit, notes) if run.exit is not None else of_silence(rebooted=claimed.boot_id != boot_id())
-        if preflight_end.is_one(claimed):
+        if claimed.id.is_preflight:
             preflight_end.throw_away(self._layout, claimed, folder)
         ending = self._finish(claimed, folder, ending, run.exit)
         failpoints.reach("worker.done")
@@ -353,20 +345,20 @@ class Supervisor:
         """Start a run, if the lane can be had and its gate is open; return whether it is RUNNING."""
         if not self.take():
             if self._locks.is_shared():
-                self._gate.look_later()  # they end, and none begins: the wait for a quiet machine goes on
+                self.gate.look_later()  # they end, and none begins: the wait for a quiet machine goes on
             else:
-                self._gate.leave("another queue is running")
-            self._block(Blocked(f"{self.held_by()}; this one continues when the lane is free"))
+                self.gate.leave("another queue is running")
+            self._block(Blocked(f"{self._locks.held_by(self._layout.home)}; this one continues when the lane is free"))
             return False
         assert self._held is not None
         failpoints.reach("worker.lane")
         if purpose := self._locks.goes_first():
             self.release(Blocked(f"a run of another queue needs {purpose} and starts first"))
             return False
-        if (why_not := self._gate.blocking_reason(following)) is not None:
+        if (why_not := self.gate.blocking_reason(following)) is not None:
             if why_not:
-                self._block(Blocked(why_not, Obstacle.GATE if self._gate.is_waiting else None))
-            if not self._gate.keeps_lane:
+                self._block(Blocked(why_not, Obstacle.GATE if self.gate.is_waiting else None))
+            if not self.gate.keeps_lane:
                 self._locks.wait_in_turn()  # runs on lanes may continue, but no more of them start
                 self._lend()
             return False
@@ -418,7 +410,7 @@ class Supervisor:
                 if jobs.cancel_requested(connection, run.run_id):
                     folder.request_cancel("user")  # it came before there was a folder for the request
                 pausing.sync_request(connection, run.run_id, folder)
-            self._gate.note(run)
+            self.gate.note(run)
             self._note_copy(run, code)
             failpoints.reach("worker.prepared")
             self._warden, self._supervised = self._starter.spawn(folder, lane.fds), run.run_id

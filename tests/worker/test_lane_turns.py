@@ -62,14 +62,14 @@ class Box:
 
     def something_waits(self) -> bool:
         assert self._steps is not None
-        return self._steps.something_waits
+        return self._steps.now.something_waits
 
     def is_idle(self) -> bool:
         """Return whether hook_idle is called after a step."""
         self.step()
         assert self._steps is not None
         with looking(self.engine) as connection:
-            return hook_events.is_idle(connection, self._steps.stuck)
+            return hook_events.is_idle(connection, self._steps.now.stuck)
 
     def close(self) -> None:
         if self._steps is not None:
