@@ -15,7 +15,6 @@ from queue_runner.errors import MpsqError, UsageError
 from queue_runner.referee.judge_command import OfCommand
 
 if TYPE_CHECKING:
-    from queue_runner.monitor.awaiting import Awaited
     from queue_runner.paths import Layout
     from queue_runner.referee.bisect_answer import BisectAnswer
     from queue_runner.referee.bisect_search import StoredSearch, VersionSearch
@@ -104,7 +103,8 @@ class _Follower(Struct):
         return bisect_search.stored(self.layout, self.search, anew=anew)
 
     def _measure(self, so_far: StoredSearch, pair: VersionPair) -> bool:
-        """Submit and follow rounds of a pair. Return whether its environments could be made and its commits copied."""
+        """Submit and follow rounds of a pair. Return whether its environments could be made and its commits copied. The
+        stored submissions alone decide what follows."""
         from queue_runner.referee import bisect_search, bisect_versions
         from queue_runner.source.snapshot import NotCopied
 
@@ -127,7 +127,7 @@ class _Follower(Struct):
             return planned
 
         try:
-            follow_to_the_end(self.layout, plan, verbose=self.verbose, json=self.json, finish=_go_on)
+            follow_to_the_end(self.layout, plan, verbose=self.verbose, json=self.json, finish=lambda *_: None)
         except NotCopied as error:
             self._skip([version.identity for version in self.search.versions].index(error.commit), error)
             return False
@@ -154,7 +154,3 @@ class _Follower(Struct):
         else:
             print(answer.text())
         raise typer.Exit(0 if answer.step is not None else 3)
-
-
-def _go_on(_group: int, _awaited: Awaited) -> None:
-    """Do nothing: the stored submissions alone decide what follows one."""

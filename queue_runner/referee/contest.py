@@ -7,15 +7,17 @@ whatever is killed, each of these is there or not, and two shells cannot both en
 
 from __future__ import annotations
 
+import math
 import re
 import sqlite3
 from collections.abc import Collection, Sequence
 from functools import cached_property
 
-from msgspec import Struct, field, json
+from msgspec import Struct, json
 
 from queue_runner import units
 from queue_runner.analysis.comparison import Family
+from queue_runner.analysis.intervals import ALPHA
 from queue_runner.decoding import from_json
 from queue_runner.errors import MpsqError, UsageError, did_you_mean
 from queue_runner.model import Outcome
@@ -50,7 +52,7 @@ AND contest IN (SELECT group_id FROM jobs WHERE id NOT IN (SELECT value FROM jso
 """
 """A candidate of which jobs are to be erased, and its contest, if that stays."""
 _FIRST = """
-SELECT g.until, g.aim, g.created_at, j.id, j.spec_json, j.priority, r.outcome, e.real_s
+SELECT g.until, g.aim, j.id, j.spec_json, j.priority, r.outcome, e.real_s
 FROM groups g JOIN jobs j ON j.group_id = g.id JOIN runs r ON r.job_id = j.id LEFT JOIN exits e ON e.run_id = r.id
 WHERE g.id = ? ORDER BY r.attempt DESC LIMIT 1
 """
@@ -117,7 +119,7 @@ class Contest(Struct, frozen=True, dict=True):
     first: Entrant
     outcome: str | None
     run_s: float | None
-    proposals: Sequence[Proposal] = field(default=())
+    proposals: Sequence[Proposal] = ()
 
     @cached_property
     def won(self) -> list[Proposal]:
@@ -235,6 +237,24 @@ def _is_same(code: JobSpec, other: JobSpec) -> bool:
 
 _USUAL_ROUNDS = 5.7
 """The mean number of rounds of a simulated proposal (docs/simulations.md)."""
+FALSE_SHARE = 0.1
+"""The share of the changes that are kept which gain nothing, at most, in expectation: by e-LOND (Xu & Ramdas 2024,
+"Online multiple testing with e-values", AISTATS), which judges each proposal at its own level. It holds although
+proposals depend on earlier answers: the evidence of analysis/intervals.py, at the round of the answer, is one."""
+
+
+def level(planned: int, n_kept: int, number: int) -> float:
+    """Return the level of proposal `number`, from 1, of so many planned ones, after `n_kept` were kept before it.
+
+    The planned ones share FALSE_SHARE equally. Each kept change makes room for the later ones. A proposal beyond the
+    plan has none.
+    """
+    return FALSE_SHARE * (n_kept + 1) / planned if number <= planned else 0.0
+
+
+def n_words(planned: int, n_kept: int, number: int) -> int:
+    """Return the number of words by which the intervals of a planned proposal are corrected."""
+    return max(1, math.ceil(ALPHA / level(planned, n_kept, number)))
 
 
 def find(layout: Layout, name: str) -> Contest:
@@ -259,7 +279,7 @@ def of_group(connection: sqlite3.Connection, group: int) -> Contest:
     first = read.tuples(connection, _FIRST, [group]).fetchone()
     if first is None:
         raise UsageError(f"the champion of the contest g{group} was deleted", "mpsq contest new starts another one")
-    until, aim, _, job, spec_json, priority, outcome, run_s = first
+    until, aim, job, spec_json, priority, outcome, run_s = first
     proposals = [
         Proposal(id, rule.number, rule.label, job_id, rounds, answer and answer[0], began_at, ended_at)
         for id, rule_json, why, began_at, ended_at, job_id, rounds in read.tuples(

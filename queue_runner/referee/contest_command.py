@@ -19,7 +19,6 @@ from queue_runner.referee.judge_command import (
     OfCommand,
     TimeBudget,
     follow_stored,
-    options,
     print_answer,
 )
 
@@ -70,7 +69,7 @@ def new(
         raise UsageError("a contest needs a name", "as in mpsq contest new night --champion HEAD -- python train.py")
 
     def planned(layout: Layout) -> Plan:
-        chosen = options(keep_if, higher, gain, time_budget, evaluate)
+        chosen = request.JudgeOptions(keep_if, higher, gain, time_budget, evaluate)
         plan_of_first = request.plan_contest(layout, name, plan, champion, chosen, fields)
         remind(plan_of_first.warnings, layout, json)
         return plan_of_first

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from msgspec import Struct, field, json
 
@@ -47,14 +46,6 @@ class Rule(Struct, frozen=True):
         return from_json(text, cls)
 
 
-class Judged(NamedTuple):
-    """The ruling on what the rounds show, and the answers it stands on."""
-
-    ruling: Ruling
-    time: Verdict | None
-    quality: Verdict | None
-
-
 def look(families: Sequence[Family], rule: str) -> str:
     """Return the ruling in a line, "" while another round may change it."""
     ruling, *_ = judged(families, Rule.from_json(rule))
@@ -75,8 +66,8 @@ def look_at_end(_families: Sequence[Family], _rule: str) -> str:
     return "all its rounds have run"
 
 
-def judged(families: Sequence[Family], rule: Rule) -> Judged:
-    """Return the ruling of a rule on these rounds, and what it stands on."""
+def judged(families: Sequence[Family], rule: Rule) -> tuple[Ruling, Verdict | None, Verdict | None]:
+    """Return the ruling of a rule on these rounds, and the answers on time and metric that it stands on."""
     time = quality = None
     if pair := evidence.pair(families):
         time = evidence.of_time(*pair, rule.least[""], rule.n_words)
@@ -93,7 +84,7 @@ def judged(families: Sequence[Family], rule: Rule) -> Judged:
         ruling = Ruling(Choice.UNDECIDED, ("the rows cannot be compared: mpsq report --explain says why",))
     else:
         ruling = _ruling(rule, time, quality)
-    return Judged(ruling, time and time[0], quality and quality[0])
+    return ruling, time and time[0], quality and quality[0]
 
 
 def _ruling(rule: Rule, time: Answer | None, quality: Answer | None) -> Ruling:

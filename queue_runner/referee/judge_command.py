@@ -16,7 +16,6 @@ from queue_runner.referee.decision import Choice
 if TYPE_CHECKING:
     from queue_runner.monitor.awaiting import Awaited
     from queue_runner.paths import Layout
-    from queue_runner.referee.request import JudgeOptions
     from queue_runner.submit.plan import Plan
 
 app = new_app()
@@ -121,23 +120,12 @@ def judge(
         raise UsageError("mpsq judge needs two versions", "name them with --champion REF and --candidate REF")
 
     def plan(layout: Layout) -> Plan:
-        chosen = options(keep_if, higher, gain, time_budget, evaluate)
+        chosen = request.JudgeOptions(keep_if, higher, gain, time_budget, evaluate)
         planned = request.plan(layout, champion, candidate, chosen, fields)
         remind(planned.warnings, layout, json)
         return planned
 
     follow_to_the_end(layout, plan, verbose=verbose, json=json, finish=partial(print_answer, layout, json))
-
-
-def options(
-    keep_if: str | None, higher: bool, gain: str | None, time_budget: str | None, evaluate: str | None
-) -> JudgeOptions:
-    """Return the options by which candidates are judged. Raises: UsageError."""
-    from queue_runner.referee.request import JudgeOptions
-    from queue_runner.units import parse_duration
-
-    budget_s = None if time_budget is None else parse_duration(time_budget, "--time-budget")
-    return JudgeOptions(keep_if, higher, gain, budget_s, evaluate)
 
 
 def follow_stored(layout: Layout, group: int, verbose: bool, json: bool) -> None:

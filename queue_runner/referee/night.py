@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from msgspec import Struct
@@ -81,13 +82,13 @@ def text(night: Contest, standings: Sequence[Standing]) -> str:
     ]
     if rule.timed:
         columns += [
-            tables.Column("time", "speed", value=lambda standing: _ratio(standing.judged.time)),
+            tables.Column("time", "speed", value=lambda standing: standing.judged.time and standing.judged.time.ratio),
             tables.Column("speedup", "champion", words=units.ratio),
         ]
     if rule.metric:
         columns += [
             tables.Column("metric", rule.metric, value=lambda standing: _change(standing.judged.quality)),
-            tables.Column("difference", "champion", words=_signed),
+            tables.Column("difference", "champion", words=partial(units.measured, sign=True)),
         ]
     lines = [f"{night.conditions.name}: {contest.standing(night)}"]
     if standings:
@@ -99,13 +100,5 @@ def text(night: Contest, standings: Sequence[Standing]) -> str:
     return "\n".join(lines)
 
 
-def _ratio(verdict: Verdict | None) -> str | None:
-    return None if verdict is None else verdict.ratio
-
-
 def _change(verdict: Verdict | None) -> str | None:
     return None if verdict is None else units.measured(verdict.change, verdict.low, verdict.high, sign=True)
-
-
-def _signed(x: float) -> str:
-    return units.measured(x, sign=True)

@@ -17,7 +17,7 @@ from queue_runner import units
 from queue_runner.control import resubmission
 from queue_runner.errors import UsageError
 from queue_runner.paths import Layout, expanded
-from queue_runner.referee import contest, error_share, trees, tricks
+from queue_runner.referee import contest, trees, tricks
 from queue_runner.referee.contest import Contest
 from queue_runner.referee.decision import LEAST_GAIN, Way
 from queue_runner.referee.evidence import CANDIDATE, CHAMPION
@@ -54,8 +54,13 @@ class JudgeOptions(Struct, frozen=True):
     keep_if: str | None = None
     higher: bool = False
     gain: str | None = None
-    time_budget_s: float | None = None
+    time_budget: str | None = None
     evaluate: str | None = None
+
+    @property
+    def time_budget_s(self) -> float | None:
+        """Seconds for which the program trains. Raises: UsageError."""
+        return None if self.time_budget is None else units.parse_duration(self.time_budget, "--time-budget")
 
 
 def rule_of(options: JudgeOptions, fields: Mapping[str, Any]) -> Rule:
@@ -253,7 +258,7 @@ def plan_candidate(layout: Layout, entered: Contest, candidate: str, label: str,
     number = min(len(entered.proposals) + 1, entered.conditions.planned)  # check_code refuses one beyond the plan
     rule = replace(
         entered.conditions.rule,
-        n_words=error_share.n_words(entered.conditions.planned, len(entered.won), number),
+        n_words=contest.n_words(entered.conditions.planned, len(entered.won), number),
         contest=entered.group,
         number=number,
         label=label or candidate,

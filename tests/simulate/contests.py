@@ -10,7 +10,7 @@ from statistics import fmean, median
 import numpy as np
 from msgspec import structs
 
-from queue_runner.referee import error_share
+from queue_runner.referee import contest
 from queue_runner.referee.decision import Choice, Way, decide
 from queue_runner.spec import MOST_ROUNDS
 from tests.simulate.judging import SPREAD, GainAt, gains
@@ -50,7 +50,7 @@ def nights(null_share: float, n: int, *, measured: bool = False) -> list[Night]:
     simulated = [Night() for _ in range(n)]
     for number in range(1, PLANNED + 1):
         effects = np.where(rng.random(n) < null_share, 0.0, math.log1p(GAIN))
-        words = np.array([error_share.n_words(PLANNED, night.n_kept, number) for night in simulated])
+        words = np.array([contest.n_words(PLANNED, night.n_kept, number) for night in simulated])
         runs = rng.standard_normal((n, MOST_ROUNDS, 4))
         time = gains(SPREAD * runs[..., :2], effects[:, None, None], SPREAD, words[:, None, None])
         metric = gains(runs[..., 2:], 0.0, n_words=words[:, None, None]) if measured else None
