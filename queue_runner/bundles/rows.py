@@ -315,11 +315,11 @@ class Table(Struct, frozen=True, dict=True):
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise self._bad(str(error)) from error
         reads = _JSON.get(self.name)
-        return rows if reads is None else [self._with_json(row, reads) for row in rows]
-
-    def _with_json(self, row: Any, reads: Mapping[str, JsonReader]) -> Any:
-        texts = {name: getattr(row, name) for name in reads}
-        return row._replace(**{name: _read(self.name, name, text, reads[name], row) for name, text in texts.items()})
+        if reads is None:
+            return rows
+        return [
+            row._replace(**{name: _read(self.name, name, read, row) for name, read in reads.items()}) for row in rows
+        ]
 
     def _bad(self, error: str) -> BadBundle:
         problem, _, place = error.partition(" - at `$[")
@@ -341,8 +341,8 @@ def _shown(problem: str) -> str:
     return ascii(problem)[1:-1][:200]
 
 
-def _read(table: str, column: str, text: str | None, read: JsonReader, row: Any) -> str | None:
-    if text is None:
+def _read(table: str, column: str, read: JsonReader, row: Any) -> str | None:
+    if (text := getattr(row, column)) is None:
         return None
     try:
         return json.dumps(read(msgspec.json.decode(text), row), sort_keys=True)

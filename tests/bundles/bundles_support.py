@@ -8,18 +8,18 @@ import json
 import sqlite3
 import tempfile
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
-from queue_runner.bundles import merge
-from queue_runner.bundles.bundle_files import make_bundle
+from queue_runner.bundles import collect, merge
 from queue_runner.bundles.reader import HEADER, frames
 from queue_runner.bundles.rows import HEAD, TABLES, BadBundle
 from queue_runner.model import parse_selector
 from queue_runner.paths import Layout
 from queue_runner.store import results
+from queue_runner.store.read import reading
 from tests.cli_support import empty_queue
 from tests.reports.report_fixture import Store
 
@@ -62,10 +62,16 @@ def sender(folder: Path, machine: dict[str, Any] = ALPHA) -> Store:
     return made
 
 
+def make_bundle(layout: Layout, names: Sequence[str], path: Path) -> int:
+    """Write a bundle of submissions; return how many of their runs have not ended."""
+    with reading(layout.db) as connection:
+        return collect.export(layout, connection, [parse_selector(name) for name in names], path)
+
+
 def exported(store: Store, *groups: str) -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "b.mpsq"
-        make_bundle(store.layout, [parse_selector(name) for name in groups or ["g1"]], path)
+        make_bundle(store.layout, groups or ["g1"], path)
         return path.read_bytes()
 
 

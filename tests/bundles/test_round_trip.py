@@ -12,10 +12,8 @@ import pytest
 from msgspec.structs import fields
 
 from queue_runner import reports
-from queue_runner.bundles.bundle_files import make_bundle
 from queue_runner.bundles.rows import QUESTION, BadBundle
 from queue_runner.errors import MpsqError, UsageError
-from queue_runner.model import parse_selector
 from queue_runner.reports._common import printing
 from queue_runner.reports._common.report_options import read_options
 from queue_runner.spec import Aim, JobSpec
@@ -30,6 +28,7 @@ from tests.bundles.bundles_support import (
     content,
     exported,
     lines_of,
+    make_bundle,
     merged,
     old_rows,
     old_sealed,
@@ -103,7 +102,7 @@ def test_the_same_content_gives_the_same_bytes_and_merges_once(tmp_path: Path) -
 def test_a_later_bundle_adds_only_what_is_new(tmp_path: Path) -> None:
     store, there = sender(tmp_path / "a"), receiver(tmp_path / "b")
     store.run("cuda", outcome=None)
-    n_left = make_bundle(store.layout, [parse_selector("g1")], tmp_path / "g1.mpsq")
+    n_left = make_bundle(store.layout, ["g1"], tmp_path / "g1.mpsq")
     assert n_left == 1
     merged(there, (tmp_path / "g1.mpsq").read_bytes())
     store.db.execute("UPDATE runs SET state = 'DONE', outcome = 'CANCELLED', ended_at = 1e9 WHERE state = 'QUEUED'")
@@ -442,7 +441,7 @@ def test_a_merged_submission_is_exported_by_its_owner(tmp_path: Path) -> None:
     store, there = sender(tmp_path / "a"), receiver(tmp_path / "b")
     merged(there, exported(store))
     with pytest.raises(UsageError, match="did not run here"):
-        make_bundle(there, [parse_selector("g1")], tmp_path / "g1.mpsq")
+        make_bundle(there, ["g1"], tmp_path / "g1.mpsq")
 
 
 def test_nothing_counts_of_a_bundle_that_cannot_be_written_whole(tmp_path: Path) -> None:
