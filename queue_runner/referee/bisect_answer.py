@@ -15,22 +15,15 @@ from queue_runner.referee.bisect_versions import Version
 from queue_runner.referee.bisection import CannotTell, NamedStep, VersionPair
 
 
-def next_pair(so_far: StoredSearch, missing: Mapping[int, str]) -> VersionPair:
-    """Return the pair to measure next, where there is no answer yet."""
-    pair = so_far.bisection.without(missing).next(so_far.last)
-    assert isinstance(pair, VersionPair)
-    return pair
-
-
-def of(search: VersionSearch, so_far: StoredSearch, missing: Mapping[int, str]) -> BisectAnswer | None:
-    """Return the answer; None while another pair is measured, or the newest one still is."""
+def of(search: VersionSearch, so_far: StoredSearch, missing: Mapping[int, str]) -> BisectAnswer | VersionPair | None:
+    """Return the answer, or the pair to measure next; None while the newest one still is."""
     if so_far.open_group is not None:
         return None
     bisection = so_far.bisection.without(missing)
     result = bisection.next(so_far.last)
     if isinstance(result, VersionPair):
         if so_far.elapsed_s < search.budget_s:
-            return None
+            return result
         budget = units.duration(search.budget_s)
         why = f"the budget of {budget} is over after {units.counted(bisection.n_rounds, 'round')}"
         result = CannotTell(f"{why}: the same command with a larger --budget continues")

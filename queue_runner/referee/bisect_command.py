@@ -81,16 +81,16 @@ class _Follower(Struct):
 
     def follow(self, anew: bool) -> None:
         """Measure pairs until there is an answer; print it, and exit with its code."""
-        from queue_runner.referee import bisect_answer
+        from queue_runner.referee.bisect_answer import BisectAnswer, of
 
         so_far = self._stored(anew)
         if so_far.groups:
             say(f"continuing from {', '.join(f'g{group}' for group in so_far.groups)}; --anew starts over")
-        while (answer := bisect_answer.of(self.search, so_far, self.missing)) is None:
+        while not isinstance(answer := of(self.search, so_far, self.missing), BisectAnswer):
             before = so_far
             if so_far.open_group is not None and so_far.until is not None:
                 follow_again(self.layout, so_far.open_group, so_far.until, verbose=self.verbose, json=self.json)
-            elif not self._measure(so_far, bisect_answer.next_pair(so_far, self.missing)):
+            elif answer is not None and not self._measure(so_far, answer):
                 continue
             so_far = self._stored(False)
             self._refuse_end(before, so_far)
