@@ -62,7 +62,8 @@ def finish(
     ending = with_last_words(ending, last_line(last_bytes), last_bytes)
     facts, system = (of_machine(), None) if node is None else node
     is_preflight = run.id.is_preflight
-    busy = is_preflight and preflight_end.busy_memory(run, ending)
+    is_out_of_memory = is_preflight and ending.outcome is Outcome.OUT_OF_MEMORY
+    busy = is_out_of_memory and preflight_end.is_taken(run.spec.device)
     notes = {"wrong_result": failed} if (failed := failed_on_metal(stderr)) else {}
     if wrote := read_end(folder.wrote_outside):
         notes[WROTE_OUTSIDE] = plain(wrote.decode("utf-8", "replace"))

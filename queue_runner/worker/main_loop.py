@@ -314,10 +314,7 @@ class Worker:
                 are_busy, trace = True, traceback.format_exc()
                 self._complain(f"{type(part).__name__} failed and will be tried again: {error!r}", trace)
         self._parts_are_busy = are_busy or self._parts_are_asked
-        if self._until_idle:
-            with self._turn:
-                if not self._stopped.is_set():
-                    self._step_now()
+        self._step_if_it_may_end()
 
     def _call_hooks(self) -> None:
         try:
@@ -326,6 +323,9 @@ class Worker:
             self._complain(f"hooks: {error.with_remedy}")
         except Exception as error:
             self._complain(f"a hook could not be called: {error!r}", traceback.format_exc())
+        self._step_if_it_may_end()
+
+    def _step_if_it_may_end(self) -> None:
         if self._until_idle:
             with self._turn:  # the shutdown waits for this thread while it holds the lock that setting a time needs
                 if not self._stopped.is_set():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection
+from functools import partial
 
 from queue_runner import lanes
 from queue_runner.host import run_sampler
@@ -69,11 +70,12 @@ class Observer:
         if not self._prepares and (reading := self._sampler.gpu_reading(self._folder.of_trainer)) is not None:
             self._samples.append(reading)
         started_at = self._new_start(fence)
+        write = partial(self._write, started_at)
         if chunk is not None:
-            self._ingest.store(chunk, self._writer(started_at))
+            self._ingest.store(chunk, write)
         elif self._samples or started_at is not None:
             with writing(self._engine) as connection:
-                self._writer(started_at)(connection)
+                write(connection)
         self._marked, self._samples = self._mark, []
 
     def _sample(self, now: float, fence: Fence | None) -> None:
@@ -105,7 +107,7 @@ class Observer:
             self._samples.append(SensorSample(at=time.time(), gpu_busy_after=self._after.value))
         self._sampler.close()
         started_at = self._new_start(fence)
-        self._ingest.finish(self._writer(started_at) if self._samples or started_at is not None else None)
+        self._ingest.finish(partial(self._write, started_at) if self._samples or started_at is not None else None)
         return True
 
     def _sample_the_end(self, exit_: RunEnd | None) -> None:
@@ -128,13 +130,9 @@ class Observer:
         self._mark = "prepared" if prepared_at is not None or not self._folder.is_preparing() else "started"
         return prepared_at or fence.at or time.time()
 
-    def _writer(self, started_at: float | None) -> Callable[[Connection], None]:
-        """Return what stores the samples, and the start of the run if it is new."""
-
-        def write(connection: Connection) -> None:
-            if started_at is not None:
-                results.mark_started(connection, self.run_id, started_at)
-            for sample in self._samples:
-                results.save_condition(connection, self.run_id, sample.at, sample.known())
-
-        return write
+    def _write(self, started_at: float | None, connection: Connection) -> None:
+        """Store the samples, and the start of the run if it is new."""
+        if started_at is not None:
+            results.mark_started(connection, self.run_id, started_at)
+        for sample in self._samples:
+            results.save_condition(connection, self.run_id, sample.at, sample.known())

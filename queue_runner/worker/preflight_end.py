@@ -39,11 +39,6 @@ def throw_away(layout: Layout, run: Claimed, folder: RunDir) -> None:
     shutil.rmtree(launch.compile_cache(layout, run), ignore_errors=True)
 
 
-def busy_memory(run: Claimed, ending: Ending) -> bool:
-    """Return whether others hold so much memory that lack of it says nothing about the job. May run a program."""
-    return ending.outcome is Outcome.OUT_OF_MEMORY and is_taken(run.spec.device)
-
-
 def judge(connection: Connection, run: Claimed, ending: Ending, busy: bool) -> None:
     """Skip the runs of the job if they cannot work; called in the transaction that ends the preflight."""
     preflights.forget_points(connection, run.run_id)
