@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from itertools import zip_longest
-from typing import Annotated, Any, NoReturn, TextIO
+from typing import Annotated, Any, NoReturn
 
 import typer
 from typer.core import TyperGroup, TyperOption
@@ -265,7 +265,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         code = EXIT_BROKEN_PIPE
     if code == EXIT_BROKEN_PIPE:
-        _silence(sys.stdout)
+        with contextlib.suppress(OSError, ValueError):  # the interpreter's flush at exit must not fail, too
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return code
 
 
@@ -379,12 +380,6 @@ def _refused(error: OSError, code: int) -> int:
             f"permission denied{where}", "check its owner and mode, or set MPSQ_HOME to a folder of your own", code
         )
     return _complain(f"{(error.strerror or str(error)).lower()}{where}", "mpsq doctor checks this machine", code)
-
-
-def _silence(stream: TextIO) -> None:
-    """Redirect the interpreter's flush at exit to /dev/null, once the reader has gone."""
-    with contextlib.suppress(OSError, ValueError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def entry() -> NoReturn:

@@ -44,7 +44,8 @@ class WithCommand(TyperCommand):
             rest: list[str] = super().parse_args(ctx, [*args])
         except typer.TyperException as error:
             _, command = self.apart(args)
-            if type(error).__name__ == "NoSuchOption" and "command" not in ctx.meta and _is_program(command[:1]):
+            is_program = any(not word.startswith("-") and shutil.which(word) for word in command[:1])
+            if type(error).__name__ == "NoSuchOption" and "command" not in ctx.meta and is_program:
                 raise UsageError(
                     f"{ctx.command_path} took the options of the command {shlex.join(command)} for its own",
                     self.where_it_goes(ctx, args),
@@ -126,11 +127,6 @@ class WithCommand(TyperCommand):
 
 
 GOES_AFTER = "a command goes after --"
-
-
-def _is_program(words: list[str]) -> bool:
-    """Return whether the first word is a program here."""
-    return any(not word.startswith("-") and shutil.which(word) for word in words)
 
 
 class LikeSubmit(WithCommand):

@@ -159,6 +159,7 @@ def details(layout: Layout, connection: sqlite3.Connection, run: RunView) -> Det
     conditions = samples.fetchall()
     marks = read.tuples(connection, "SELECT t_s, name, edge FROM phases WHERE run_id = ? ORDER BY offset", [run_id])
     use = gpu_use.measured(read_samples(conditions), [PhaseMark(*row) for row in marks], run.started_at, run.real_s)
+    metrics = read.tuples(connection, read.LAST_METRICS.replace("{runs}", str(run_id)))
     of_run = f"run_id = {run_id}"
     history = _rows(connection, HistoryEvent, f"v_event WHERE job_id = {run.job_id} ORDER BY id")
     return Details(
@@ -180,7 +181,7 @@ def details(layout: Layout, connection: sqlite3.Connection, run: RunView) -> Det
         after=[AwaitedJob(*row) for row in read.tuples(connection, _AFTER, [run.job_id])],
         search=_search(connection, run.job_id, spec),
         evaluation=_last_evaluation(connection, run_id),
-        metrics=_last_metrics(connection, run_id),
+        metrics={name: value for _, name, value, _ in metrics if name not in run_metrics.INTERNAL},
         mfu=_mfu(layout, connection, run),
         gpu_busy_share=use.busy_share if use else None,
         start={
@@ -230,11 +231,6 @@ def _last_evaluation(connection: sqlite3.Connection, run_id: int) -> Evaluation 
     _, step, train, val = last
     last_i = read.value(connection, "SELECT i FROM iterations WHERE run_id = ? ORDER BY offset DESC LIMIT 1", run_id)
     return Evaluation(step, train, val, last_i)
-
-
-def _last_metrics(connection: sqlite3.Connection, run_id: int) -> dict[str, float | None]:
-    rows = read.tuples(connection, read.LAST_METRICS.replace("{runs}", str(run_id)))
-    return {name: value for _, name, value, _ in rows if name not in run_metrics.INTERNAL}
 
 
 def _mfu(layout: Layout, connection: sqlite3.Connection, run: RunView) -> Mfu | None:

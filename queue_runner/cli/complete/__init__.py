@@ -116,7 +116,7 @@ def _of_command(command: TyperCommand, line: TypedLine, words: Sequence[str], cu
     if wanting is not None:
         return values(kind_of(line.command, options[wanting]), current, line)
     name, equals, value = current.partition("=")
-    if equals and name in options and _takes_value(options[name]):
+    if equals and name in options and not options[name].is_flag:
         how, candidates = values(kind_of(line.command, options[name]), value, line)
         return Completion(how, [(f"{name}={word}", about) for word, about in candidates])
     if not current.startswith("-"):
@@ -142,15 +142,11 @@ def _read(options: dict[str, Any], words: Sequence[str], line: TypedLine) -> str
         elif word.startswith("-") and word != "-":
             option, equals, value = word.partition("=")
             line.options.setdefault(option, []).extend([value] if equals else [])
-            if not equals and option in options and _takes_value(options[option]):
+            if not equals and option in options and not options[option].is_flag:
                 waiting = option
         else:
             line.arguments.append(word)
     return waiting
-
-
-def _takes_value(option: Any) -> bool:
-    return not option.is_flag
 
 
 def _first_sentence(text: str | None) -> str:
