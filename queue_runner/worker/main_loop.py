@@ -361,7 +361,7 @@ class Worker:
             return
         if ended:
             self._stopped.set()
-        busy_tick_s = WATCH_TICK_S if self._steps.only_watches else BUSY_TICK_S
+        busy_tick_s = WATCH_TICK_S if self._steps.watched else BUSY_TICK_S
         tick_s = busy_tick_s if active else self._idle_tick_s
         self._step_every(tick_s)
         self._step_every(PARTS_EVERY_S if self._parts_are_busy else max(PARTS_EVERY_S, self._idle_tick_s), "parts")

@@ -75,7 +75,8 @@ class Steps:
         self.now = Now(self._clocks.wall(), config)
         """what the last step has seen"""
         self._began_at = math.inf
-        self._watched: tuple[tuple[Supervisor, int], ...] = ()  # with the warden, while each run just continues
+        self.watched: tuple[tuple[Supervisor, int], ...] = ()
+        """the runs, each with its warden, where the last step left nothing to do but to watch them"""
         with writing(engine) as connection:
             lane_claims.keep(connection, [lane.name for lane in lanes])
 
@@ -86,14 +87,9 @@ class Steps:
         times = (self.now.next_change_at, *(supervisor.due for supervisor in self._supervisors.values()))
         return min((at for at in times if at is not None and at >= self._began_at), default=None)
 
-    @property
-    def only_watches(self) -> bool:
-        """Whether all that the last step left to do is to watch runs, each with its warden."""
-        return bool(self._watched)
-
     def has_news(self) -> bool:
-        """Return whether such a run has written something, or its warden is gone; any thread may ask."""
-        return any(watched.has_news() or not processes.exists(warden) for watched, warden in self._watched)
+        """Return whether a watched run has written something, or its warden is gone; any thread may ask."""
+        return any(watched.has_news() or not processes.exists(warden) for watched, warden in self.watched)
 
     def step(self) -> bool:
         """Do what can be done now. Return whether something continues. Raises: MpsqError when the store refuses.
@@ -126,7 +122,7 @@ class Steps:
         self._forget({action.lane for action in done if isinstance(action, Start | Reserve)})
         if error is not None:
             raise error  # the same runs stay watched: they have news, so the step is tried again
-        self._watched = () if started or self._due.is_submitting else self._as_watched()
+        self.watched = () if started or self._due.is_submitting else self._as_watched()
         return bool(self.now.running) or started or self._due.is_submitting
 
     def _as_watched(self) -> tuple[tuple[Supervisor, int], ...]:
@@ -217,7 +213,7 @@ class Steps:
         """Let go of supervisors that were made for one run, once it has ended."""
         in_use = {*in_use, *self._permanent, *(run.lane.name for run in self.now.running)}
         for name in self._supervisors.keys() - in_use:
-            if self._supervisors[name].is_idle():
+            if self._supervisors[name].gate.waits_for is None and not self._supervisors[name].in_cooldown:
                 self._supervisors.pop(name).stop()
 
 

@@ -139,10 +139,6 @@ class Supervisor:
         """Whether nothing may start yet: the last run has just ended, or the machine has refused to start one."""
         return self._clocks.steady() < self._not_before
 
-    def is_idle(self) -> bool:
-        """Return whether nothing of this lane has to be remembered."""
-        return self.gate.waits_for is None and not self.in_cooldown
-
     def held_elsewhere(self) -> str:
         """Return in words what another queue runs on the lane; "" if no process holds a lock of it."""
         return self._locks.held_by(self._layout.home) if self._locks.is_held() else ""
