@@ -123,7 +123,7 @@ def of_group(layout: Layout, group: int) -> JudgedGroup:
     with read.reading(layout.db) as connection:
         (closed_why,) = read.tuples(connection, "SELECT closed_why FROM groups WHERE id = ?", [group]).fetchone()
         families = answers.of_group(connection, group)
-    rule, budget_s = goal.Rule.from_json(until.goal.partition(" ")[2]), until.budget_s
+    rule, budget_s = goal.Rule.from_goal(until.goal), until.budget_s
     ruling, time, quality = goal.judged(families, rule)
     runs = [row for family in families for arm in family.arms for row in arm.ended]
     rounds = max((row.repeat or 0 for row in runs), default=0)

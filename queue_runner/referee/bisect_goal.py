@@ -6,16 +6,15 @@ import math
 from collections.abc import Sequence
 from functools import partial
 
-from msgspec import Struct, json
 from msgspec.structs import replace
 
 from queue_runner import units
 from queue_runner.analysis import run_metrics
 from queue_runner.analysis.comparison import Family
 from queue_runner.analysis.rounds import contrast
-from queue_runner.decoding import from_json
 from queue_runner.referee import evidence
 from queue_runner.referee.bisection import SURE, Bisection, Measured, NamedStep, VersionPair
+from queue_runner.referee.goal import Goal
 
 NAME = "bisect"
 MOST_SURE = 0.999
@@ -23,7 +22,7 @@ MOST_SURE = 0.999
 NOT_COMPARED = "the two versions cannot be compared: mpsq report --explain says why"
 
 
-class Query(Struct, frozen=True):
+class Query(Goal, frozen=True):
     """The purpose of the rounds of a submission: two versions, by number and name, of the bisection of this `key` that
     began at `begun`, and the rounds before it. `metric` is "" for the time."""
 
@@ -34,14 +33,6 @@ class Query(Struct, frozen=True):
     names: tuple[str, str]
     metric: str
     before: Bisection
-
-    def to_goal(self) -> str:
-        """Return the goal that is stored with the submission."""
-        return f"{NAME} {json.encode(self, order='deterministic').decode()}"
-
-    @classmethod
-    def from_json(cls, text: str) -> Query:
-        return from_json(text, cls)
 
     def failure(self, families: Sequence[Family]) -> tuple[int | None, str] | None:
         """Return the version that failed, None where it is nobody's fault, and a sentence; None if all is well."""
@@ -73,7 +64,7 @@ class Query(Struct, frozen=True):
 def look(families: Sequence[Family], goal: str) -> str:
     """Return what the rounds of two versions answered, "" while more of them are needed. They come in mirrored pairs,
     so an odd one is followed by another."""
-    query = Query.from_json(goal)
+    query = Query.from_goal(goal)
     if broken := query.failure(families):
         return f"skip: {broken[1]}"
     measured = query.measured(families)

@@ -19,7 +19,7 @@ from queue_runner.errors import MpsqError
 from queue_runner.monitor import answers
 from queue_runner.paths import Layout
 from queue_runner.referee import request
-from queue_runner.referee.bisect_goal import Query
+from queue_runner.referee.bisect_goal import NAME, Query
 from queue_runner.referee.bisect_versions import Version
 from queue_runner.referee.bisection import Bisection, VersionPair
 from queue_runner.referee.trees import Tree
@@ -101,7 +101,7 @@ def stored(layout: Layout, search: VersionSearch, *, anew: bool = False) -> Stor
         return state
     with read.reading(layout.db) as connection:
         rows = read.tuples(connection, _GROUPS, [search.key]).fetchall()
-        queries = [Query.from_json(row[1].partition(" ")[2]) for row in rows]
+        queries = [Query.from_goal(row[1]) for row in rows]
         for (group, goal, is_open, why, elapsed_s, spec), query in zip(rows, queries, strict=True):
             if query.begun != queries[-1].begun:
                 continue
@@ -153,7 +153,7 @@ def plan(search: VersionSearch, so_far: StoredSearch, pair: VersionPair, environ
         search.metric,
         so_far.bisection,
     )
-    until = Until(query.to_goal(), search.budget_s - so_far.elapsed_s)
+    until = Until(query.to_goal(NAME), search.budget_s - so_far.elapsed_s)
     return replace(
         submit.in_rounds(planned, until, first=1),
         commits={at: version.identity for at, version in enumerate(both) if version.is_commit},

@@ -18,14 +18,13 @@ from msgspec import Struct, json
 from queue_runner import units
 from queue_runner.analysis.comparison import Family
 from queue_runner.analysis.intervals import ALPHA
-from queue_runner.decoding import from_json
 from queue_runner.errors import MpsqError, UsageError, did_you_mean
 from queue_runner.model import Outcome
 from queue_runner.monitor import answers
 from queue_runner.paths import Layout
 from queue_runner.referee.decision import Choice
 from queue_runner.referee.evidence import CANDIDATE, CHAMPION, failure
-from queue_runner.referee.goal import Rule, stored_answer
+from queue_runner.referee.goal import Goal, Rule, stored_answer
 from queue_runner.spec import FIRST_ROUNDS, Aim, JobSpec
 from queue_runner.store import read
 from queue_runner.store.engine import Connection
@@ -65,7 +64,7 @@ FROM groups g WHERE g.id IN ({_ENTERED}) ORDER BY g.id
 """
 
 
-class Conditions(Struct, frozen=True):
+class Conditions(Goal, frozen=True):
     """The conditions of a contest, which hold for each candidate. `champion` is the name by which it was given."""
 
     name: str
@@ -74,14 +73,6 @@ class Conditions(Struct, frozen=True):
     time_budget_s: float | None
     rule: Rule
     champion: str = CHAMPION
-
-    def to_goal(self) -> str:
-        """Return the goal that is stored with the contest's submission."""
-        return f"{GOAL} {json.encode(self).decode()}"
-
-    @classmethod
-    def from_goal(cls, goal: str) -> Conditions:
-        return from_json(goal.removeprefix(f"{GOAL} "), cls)
 
 
 class Entrant(Struct, frozen=True):
@@ -285,7 +276,7 @@ def of_group(connection: sqlite3.Connection, group: int) -> Contest:
         for id, rule_json, why, began_at, ended_at, job_id, rounds in read.tuples(
             connection, _PROPOSALS, {"contest": group}
         )
-        for rule, answer in [(Rule.from_json(rule_json), stored_answer(why))]
+        for rule, answer in [(Rule.from_goal(rule_json), stored_answer(why))]
     ]
     conditions = Conditions.from_goal(until)
     entrant = Entrant(job, JobSpec.from_json(spec_json), priority)

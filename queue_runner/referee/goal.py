@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Self
 
 from msgspec import Struct, field, json
 
@@ -18,7 +19,20 @@ CONFIRM = "confirm"
 Answer = tuple[Verdict, Gain]
 
 
-class Rule(Struct, frozen=True):
+class Goal(Struct, frozen=True):
+    """What the rounds of a submission are for. It is stored with the submission: a word, and this as JSON."""
+
+    def to_goal(self, word: str) -> str:
+        """Return the goal that is stored."""
+        return f"{word} {json.encode(self, order='deterministic').decode()}"
+
+    @classmethod
+    def from_goal(cls, goal: str) -> Self:
+        """Read a stored goal."""
+        return from_json(goal[goal.index("{") :], cls)
+
+
+class Rule(Goal, frozen=True):
     """What a candidate is kept for, by which metric, and from which gain. Margins are those of the submission's aim.
 
     `least` has the least gains: in the metric by its name, and of the time under "" as a share. `evaluate` is the
@@ -37,18 +51,10 @@ class Rule(Struct, frozen=True):
     number: int = 0
     label: str = ""
 
-    def to_goal(self, name: str = NAME) -> str:
-        """Return the goal that is stored with the submission."""
-        return f"{name} {json.encode(self).decode()}"
-
-    @classmethod
-    def from_json(cls, text: str) -> Rule:
-        return from_json(text, cls)
-
 
 def look(families: Sequence[Family], rule: str) -> str:
     """Return the ruling in a line, "" while another round may change it."""
-    ruling, *_ = judged(families, Rule.from_json(rule))
+    ruling, *_ = judged(families, Rule.from_goal(rule))
     if ruling.choice is Choice.UNDECIDED and not ruling.is_final:
         return ""
     return f"{ruling.choice}: {'; '.join(ruling.reasons)}"

@@ -21,7 +21,7 @@ from queue_runner.referee import contest, trees, tricks
 from queue_runner.referee.contest import Contest
 from queue_runner.referee.decision import LEAST_GAIN, Way
 from queue_runner.referee.evidence import CANDIDATE, CHAMPION
-from queue_runner.referee.goal import CONFIRM, Rule
+from queue_runner.referee.goal import CONFIRM, NAME, Rule
 from queue_runner.referee.trees import Tree
 from queue_runner.spec import FIRST_ROUNDS, MOST_ROUNDS, OF_TIME, JobSpec, NewJob, Terms, Until
 from queue_runner.submit import from_file
@@ -126,7 +126,7 @@ def plan(layout: Layout, champion: str, candidate: str, options: JudgeOptions, f
     rule, budget_s, cwd = _terms(options, fields)
     both = trees.find(champion, candidate, cwd, layout)
     planned = _of_trees(both, rule, options, budget_s, fields)
-    return replace(submit.in_rounds(planned, Until(rule.to_goal(), budget_s), first=1), check_code=tricks.refuse)
+    return replace(submit.in_rounds(planned, Until(rule.to_goal(NAME), budget_s), first=1), check_code=tricks.refuse)
 
 
 def _terms(options: JudgeOptions, fields: Mapping[str, Any]) -> tuple[Rule, float, Path]:
@@ -238,7 +238,8 @@ def plan_contest(
     tree = trees.named("--champion", champion, cwd, layout)
     trees.refuse_left_out([tree], layout)
     alone = _of_trees((tree, tree), rule, options, budget_s, fields)
-    until = Until(contest.Conditions(name, planned, budget_s, options.time_budget_s, rule, champion).to_goal())
+    conditions = contest.Conditions(name, planned, budget_s, options.time_budget_s, rule, champion)
+    until = Until(conditions.to_goal(contest.GOAL))
     return replace(
         submit.in_rounds(replace(alone, jobs=alone.jobs[:1], own_after=alone.own_after[:1]), until, first=1),
         commits=_commits([tree]),
@@ -264,7 +265,7 @@ def plan_candidate(layout: Layout, entered: Contest, candidate: str, label: str,
         label=label or candidate,
     )
     return replace(
-        _again(layout, entered, tree, title, Until(rule.to_goal(), entered.conditions.budget_s), 1),
+        _again(layout, entered, tree, title, Until(rule.to_goal(NAME), entered.conditions.budget_s), 1),
         check_code=partial(_refuse_code, entered, candidate),
         check_queue=entered.refuse_change,
     )

@@ -100,7 +100,7 @@ def test_times_of_different_things_are_not_put_together() -> None:
 def test_the_goal_of_a_submission_is_read_as_it_was_written() -> None:
     before = Bisection(8, (Measured(0, 8, (1.0, 1.5), obstacle="x"),), frozenset({3, 2}), math.log(1.01))
     query = Query("key", "begun", 0, 4, ("a", "b"), "loss", before)
-    assert Query.from_json(query.to_goal().partition(" ")[2]) == query
+    assert Query.from_goal(query.to_goal("bisect")) == query
 
 
 def test_speeds_that_alternate_within_runs_are_read_as_they_were_written() -> None:
@@ -114,7 +114,7 @@ def test_speeds_that_alternate_within_runs_are_read_as_they_were_written() -> No
     query = Query("key", "begun", 0, 8, ("a", "b"), "", Bisection(8))
     measured = query.measured(ask(rows, sweeps=True))
     known = Bisection(8, (measured,))
-    again = Query.from_json(replace(query, before=known).to_goal().partition(" ")[2])
+    again = Query.from_goal(replace(query, before=known).to_goal("bisect"))
     assert again.before == known and len(measured.differences) == 4
     assert again.before.judged(0, 8).waits_for_levels
 

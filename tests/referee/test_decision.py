@@ -173,7 +173,7 @@ def test_a_failure_of_the_candidate_discards_it_and_one_of_the_champion_says_not
     for champion, candidate, answer, is_final, reason in cases:
         decision, *_ = judged(families(candidate, champion), Rule(metric="loss"))
         assert decision.choice == answer and reason in decision.reasons[0], decision
-        assert bool(look(families(candidate, champion), Rule(metric="loss").to_goal().partition(" ")[2])) == is_final
+        assert bool(look(families(candidate, champion), Rule(metric="loss").to_goal(NAME))) == is_final
 
 
 def test_a_diverged_loss_whose_square_overflows_is_none() -> None:
@@ -218,12 +218,12 @@ def test_a_retry_that_succeeded_replaces_the_run_that_did_not(role: str, outcome
 
 def test_the_worker_ends_the_rounds_with_the_same_decision() -> None:
     rule = Rule(metric="loss", least={"": 0.02, "loss": 0.001})
-    word, _, text = rule.to_goal().partition(" ")
-    assert word == NAME and Rule.from_json(text) == rule
+    goal = rule.to_goal(NAME)
+    assert goal.split()[0] == NAME and Rule.from_goal(goal) == rule
     faster = families(runs("candidate", noisy(0.9, 0.001, 50), noisy(3.0, 0.01, 200)))
-    assert look(faster, text).startswith("keep: ")
+    assert look(faster, goal).startswith("keep: ")
     first = families(runs("candidate", noisy(0.9, 0.001, 50, 2), noisy(3.0, 0.01, 200, 2)))
-    assert look(first, text) == ""
+    assert look(first, goal) == ""
     assert evidence.pair(first) is not None
 
 
