@@ -16,8 +16,7 @@ from queue_runner.referee.judge_command import OfCommand
 
 if TYPE_CHECKING:
     from queue_runner.paths import Layout
-    from queue_runner.referee.bisect_answer import BisectAnswer
-    from queue_runner.referee.bisect_search import StoredSearch, VersionSearch
+    from queue_runner.referee.bisect_search import BisectAnswer, StoredSearch, VersionSearch
     from queue_runner.referee.bisection import VersionPair
 
 app = new_app()
@@ -81,12 +80,14 @@ class _Follower(Struct):
 
     def follow(self, anew: bool) -> None:
         """Measure pairs until there is an answer; print it, and exit with its code."""
-        from queue_runner.referee.bisect_answer import BisectAnswer, of
+        from queue_runner.referee import bisect_search
 
         so_far = self._stored(anew)
         if so_far.groups:
             say(f"continuing from {', '.join(f'g{group}' for group in so_far.groups)}; --anew starts over")
-        while not isinstance(answer := of(self.search, so_far, self.missing), BisectAnswer):
+        while not isinstance(
+            answer := bisect_search.answer(self.search, so_far, self.missing), bisect_search.BisectAnswer
+        ):
             before = so_far
             if so_far.open_group is not None and so_far.until is not None:
                 follow_again(self.layout, so_far.open_group, so_far.until, verbose=self.verbose, json=self.json)
