@@ -26,28 +26,26 @@ class Skip(Struct, frozen=True):
     run_ids: tuple[int, ...]
 
 
-class Watch(Struct, frozen=True):
+class OnLane(Struct, frozen=True):
+    """Do something on this lane."""
+
+    lane: str
+
+
+class Watch(OnLane, frozen=True):
     """Ingest what the run on this lane has written, and sample the machine."""
 
-    lane: str
 
-
-class ReadCode(Struct, frozen=True):
+class ReadCode(OnLane, frozen=True):
     """Continue the start of the run on this lane, whose code is still being read."""
 
-    lane: str
 
-
-class Sweep(Struct, frozen=True):
+class Sweep(OnLane, frozen=True):
     """End the processes of a run whose warden was killed: they still hold the lane."""
 
-    lane: str
 
-
-class End(Struct, frozen=True):
+class End(OnLane, frozen=True):
     """Store how the run on this lane ended. This worker holds the lane."""
-
-    lane: str
 
 
 class FollowRound(Struct, frozen=True):
@@ -67,23 +65,19 @@ class BackUp(Struct, frozen=True):
     beside_runs: bool
 
 
-class Start(Struct, frozen=True):
+class Start(OnLane, frozen=True):
     """Start a run on a lane, if its locks can be had and its gate is open."""
 
-    lane: str
     run_id: int
 
 
-class Reserve(Struct, frozen=True):
+class Reserve(OnLane, frozen=True):
     """Let no run of another queue start on these lanes until a run of this queue that needs all of them has them."""
 
-    lane: str
 
-
-class Release(Struct, frozen=True):
+class Release(OnLane, frozen=True):
     """Let other queues use the lane, on which nothing starts; `reason` says why if something takes precedence."""
 
-    lane: str
     reason: Blocked | None = None
 
 
