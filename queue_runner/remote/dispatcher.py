@@ -157,7 +157,14 @@ class Dispatcher:
 
     def _step_and_tell(self, lane: str) -> None:
         try:
-            self._step(lane)
+            with looking(self._engine) as connection:
+                rows = block_store.sent(connection, lane)
+            if rows:
+                token = rows[0].token
+                of_block = [row for row in rows if row.token == token]
+                self._follow(lane, token, self._target_of(target_of(lane)), of_block)
+            else:
+                self._send(lane)
         except Unreachable as error:
             self._say_silent(lane, self._target_of(target_of(lane)), error)
         except OSError as error:
@@ -167,16 +174,6 @@ class Dispatcher:
         except Exception as error:  # of one lane: the others go on
             self._say(lane, Blocked(f"its block cannot be followed: {error!r}; mpsq tries again: please report it"))
             self._complain(f"{lane}: {error!r}", traceback.format_exc())
-
-    def _step(self, lane: str) -> None:
-        with looking(self._engine) as connection:
-            rows = block_store.sent(connection, lane)
-        if not rows:
-            self._send(lane)
-            return
-        token = rows[0].token
-        target = self._target_of(target_of(lane))
-        self._follow(lane, token, target, [row for row in rows if row.token == token])
 
     def _target_of(self, name: str) -> Target:
         if name not in self._targets:
