@@ -139,7 +139,7 @@ def estimate(
     turns: dict[str, Turn] = {}
     n_lanes = max(len(read.lanes_here(connection)), 1)
     free: list[float] = []
-    sure, finish_at = n_lanes == 1, None
+    sure = n_lanes == 1
     for place, run in enumerate(runs):
         if run.state == State.RUNNING:
             at_pace_s = (left_s or {}).get(run.run)
@@ -147,7 +147,6 @@ def estimate(
             known_end = remaining is not None and run.paused_at is None  # suspended: it needs user action to go on
             sure = sure and known_end
             end_at = now + (remaining or 0.0)
-            finish_at = max(finish_at or end_at, end_at)
             turns[run.run] = Turn(run.run, known, run.started_at, end_at, True, known_end)
             free.append(end_at + gap_s)
             walk.ended(place)
@@ -156,11 +155,11 @@ def estimate(
         place, start_at = start
         name, takes = runs[place].run, expected[place]
         end_at = start_at + (takes.real_s or 0.0)
-        finish_at = max(finish_at or end_at, end_at)
         turns[name] = Turn(name, takes, start_at, end_at, sure, sure and takes.real_s is not None)
         sure = turns[name].finish_sure
         heapq.heapreplace(free, end_at + gap_s)
         walk.ended(place)
+    finish_at = max((turn.finish_at for turn in turns.values() if turn.finish_at is not None), default=None)
     for place, run in enumerate(runs):
         turns.setdefault(run.run, Turn(run.run, expected[place], None, None))
     return Eta(turns, finish_at, max((finish_at or now) - now, 0.0))

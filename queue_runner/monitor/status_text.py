@@ -32,7 +32,8 @@ def text(status: Status, *, colour: bool = False) -> str:
     """Return the whole status, at least 80 columns wide; with `colour` outcomes and what needs attention are
     coloured."""
     facts = [*lane(status), *_running(status), *plan(status)]
-    warnings = attention(status) if colour else set()
+    held_up = [value for name, value in lane(status) if name != "worker" or not status.queue.worker]
+    warnings = {*held_up, *trouble(status), *_failed_schedules(status)} if colour else ()
     names = {name for name, _value in facts}
     parts = [tables.facts(facts, prose=names, style=lambda _name, value: "doubt" if value in warnings else "")]
     if status.waiting:
@@ -107,13 +108,6 @@ def _blocks(name: str, blocks: Sequence[RemoteLane], worker: bool) -> str:
     first = next((block for block in blocks if block.silent), blocks[0])
     state = one_line(first.status) if worker else "no worker follows it"
     return f"{where}: {units.count(done)} of {units.counted(runs, 'run')} done{doing}; {state}"
-
-
-def attention(status: Status) -> set[str]:
-    """Return the values among the facts that call for the user: a lane that starts nothing, trouble of the running run,
-    and schedules that failed."""
-    lines = [value for name, value in lane(status) if name != "worker" or not status.queue.worker]
-    return {*lines, *trouble(status), *_failed_schedules(status)}
 
 
 def _worker(status: Status) -> str:
