@@ -253,16 +253,11 @@ def find(layout: Layout, name: str) -> Contest:
     with read.reading(layout.db) as connection:
         ids = read.tuples(connection, f"{_NAMED} ORDER BY id DESC", {"name": name}).fetchone()
         if ids is None:
-            names = [contest.conditions.name for contest in every(connection)]
+            goals = read.tuples(connection, "SELECT until FROM groups WHERE until LIKE 'contest {%'")
+            names = [Conditions.from_goal(goal).name for (goal,) in goals]
             start = f"mpsq contest new {name if NAME.fullmatch(name) else 'night'} starts one"
             raise UsageError(f'no contest "{name}"', did_you_mean(name, names, start))
         return of_group(connection, ids[0])
-
-
-def every(connection: sqlite3.Connection) -> list[Contest]:
-    """Return all contests, the oldest first."""
-    ids = read.tuples(connection, "SELECT id FROM groups WHERE until LIKE 'contest {%' ORDER BY id").fetchall()
-    return [of_group(connection, group) for (group,) in ids]
 
 
 def of_group(connection: sqlite3.Connection, group: int) -> Contest:
