@@ -7,6 +7,7 @@ import os
 import signal
 from collections.abc import Iterator, Sequence
 from types import FrameType, TracebackType
+from typing import NoReturn
 
 from msgspec import Struct
 from rich.console import Console, Group, RenderableType
@@ -49,10 +50,13 @@ class Dashboard:
         self._tables: tuple[tuple[int, int], Tables] | None = None
 
     def __enter__(self) -> Dashboard:
+        handlers = {
+            signal.SIGTSTP: self._want_stop,
+            signal.SIGINT: signal.default_int_handler,  # where a script started it, SIGINT is ignored
+            **dict.fromkeys((signal.SIGTERM, signal.SIGHUP), _leave),
+        }
+        self._before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
         self._start()
-        self._on_stop = signal.signal(signal.SIGTSTP, self._want_stop)
-        # Where a script started it, SIGINT is ignored.
-        self._on_interrupt = signal.signal(signal.SIGINT, signal.default_int_handler)
         return self
 
     def __exit__(self, _type: type[BaseException] | None, _error: object, _trace: TracebackType | None) -> None:
@@ -60,8 +64,8 @@ class Dashboard:
         try:
             self._live.stop()
         finally:
-            signal.signal(signal.SIGINT, self._on_interrupt)
-            signal.signal(signal.SIGTSTP, self._on_stop)
+            for number, handler in self._before.items():
+                signal.signal(number, handler)
 
     def show(self, observation: Observation | None) -> None:
         """Draw `observation`. None means nothing new: redraw only after a resize or a suspension."""
@@ -98,6 +102,11 @@ class Dashboard:
         if self._tables is None or self._tables[0] != key:
             self._tables = key, tables(observation.status)
         return frame(observation.status, observation.newest_s, self._tables[1], self._console)
+
+
+def _leave(number: int, _frame: FrameType | None) -> NoReturn:
+    """Let a signal that ends the program restore the terminal first."""
+    raise SystemExit(128 + number)
 
 
 def tables(status: Status) -> Tables:

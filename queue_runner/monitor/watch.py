@@ -5,14 +5,10 @@ The queue is read again only when it has changed (poll.py), and of the running r
 
 from __future__ import annotations
 
-import contextlib
 import os
-import signal
 import sys
 import time
-from collections.abc import Generator, Iterator
-from types import FrameType
-from typing import NoReturn
+from collections.abc import Generator
 
 from msgspec.structs import replace
 
@@ -50,7 +46,7 @@ def _draw(layout: Layout) -> None:
     give_way()
     observations = observe(layout, _ON_SCREEN)
     first = next(observations)  # report problems of the queue before the screen is taken over
-    with _ended_by_signals(), Dashboard() as dashboard:
+    with Dashboard() as dashboard:
         dashboard.show(first)
         for observation in observations:
             dashboard.show(observation)
@@ -66,21 +62,6 @@ def _print(layout: Layout, n_waiting: int) -> None:
             turn = observation.turn
             print(f"{times.stamp(time.time())}\n{status_text.text(observation.status)}\n", flush=True)
         wait(POLL_S)
-
-
-@contextlib.contextmanager
-def _ended_by_signals() -> Iterator[None]:
-    """Let a signal that ends the program restore the terminal first, within this context."""
-
-    def leave(number: int, _frame: FrameType | None) -> NoReturn:
-        raise SystemExit(128 + number)
-
-    before = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def observe(layout: Layout, waiting: int, patience_s: float = 30.0) -> Generator[Observation | None]:
