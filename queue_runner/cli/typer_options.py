@@ -100,20 +100,17 @@ class WithCommand(TyperCommand):
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the options in groups, those that people use most first."""
-        sections: dict[str, list[tuple[str, str]]] = {group: [] for group in ("Arguments", *GROUPS, "Options")}
+        titles = ("Arguments", *GROUPS, "How it is measured", "Options")
+        sections: dict[str, list[tuple[str, str]]] = {title: [] for title in titles}
         for param in self.get_params(ctx):
-            record = param.get_help_record(ctx)
-            if record is None or (param.name in _SHARED and not self.lists_options):
+            record, is_shared = param.get_help_record(ctx), param.name in _SHARED
+            if record is None or (is_shared and not self.lists_options):
                 continue
-            if param.param_type_name == "argument":
-                group = "Arguments"
-            elif not self.lists_options:
-                group = "Options"
-            else:
-                group = _GROUP_OF.get(str(param.name), "How it is measured" if param.name in _SHARED else "Options")
-            sections.setdefault(group, []).append(record)
-        last = sections.pop("Options")
-        for title, records in (*sections.items(), ("Options", last)):
+            title = "Arguments" if param.param_type_name == "argument" else "Options"
+            if self.lists_options and title == "Options":
+                title = _GROUP_OF.get(str(param.name), "How it is measured" if is_shared else title)
+            sections[title].append(record)
+        for title, records in sections.items():
             if records:
                 with formatter.section(title):
                     formatter.write_dl(records)
