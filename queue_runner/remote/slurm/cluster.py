@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future
+from functools import partial
 
 from queue_runner.model import Ending
 from queue_runner.remote.fence import FenceHolder
@@ -59,16 +60,12 @@ class Slurm(Target):
             raise error.with_traceback(None) from None  # else it grows by a frame each time
 
     def _ask(self, answer: Future[dict[str, Seen]]) -> None:
-        states: dict[str, Seen] | Exception
         try:
-            states = commands.blocks(self.profile)
+            store = partial(answer.set_result, commands.blocks(self.profile))
         except Exception as error:
-            states = error
+            store = partial(answer.set_exception, error)
         self._due = time.monotonic() + self.profile.poll_s  # first: squeue may take longer than that
-        if isinstance(states, Exception):
-            answer.set_exception(states)
-        else:
-            answer.set_result(states)
+        store()
 
     def ending(self, token: str, *, signalled: bool) -> Ending | None:
         """Return how Slurm ended a block; None before that. Raises: Unreachable."""
