@@ -8,7 +8,7 @@ runs, only those overtake it that are expected to end before it could start.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -201,41 +201,22 @@ class Schedule(Struct):
 
 
 def plan(now: Now, busy: Collection[str], candidates: Iterable[Candidate] | None = None) -> Schedule:
-    """Return which candidates, those of `now` by default, start where; `busy` are the lanes on which runs are."""
-    cooling = parts_of(lane for lane, state in now.states.items() if state.cools)
-    return schedule(
-        now.candidates if candidates is None else candidates,
-        [lane.name for lane in now.lanes],
-        busy={*busy, *cooling},
-        elsewhere={lane for lane, state in now.states.items() if state.held_elsewhere},
-        paused=now.paused,
-        waiting_at={state.waiting_run: lane for lane, state in now.states.items() if state.waiting_run is not None},
-    )
-
-
-def schedule(
-    candidates: Iterable[Candidate],
-    lanes: Sequence[str],
-    *,
-    busy: Collection[str] = (),
-    elsewhere: Collection[str] = (),
-    paused: Collection[str] = (),
-    waiting_at: Mapping[int, str] | None = None,
-) -> Schedule:
-    """Return which candidates start on which of `lanes`, reading no more of them than that needs.
-
-    Nothing can start on `busy` lanes. Other queues have those `elsewhere`, for which a run that needs the machine alone
-    waits by its lock. `waiting_at` has the lane at which a run already waits for a quiet machine.
-    """
+    """Return which candidates, those of `now` by default, start on which lanes, reading no more of them than that
+    needs; `busy` are the lanes on which runs are. For one that another queue has, a run that needs the machine alone
+    waits by its lock."""
     result = Schedule()
+    busy = {*busy, *parts_of(lane for lane, state in now.states.items() if state.cools)}
     if DEFAULT_LANE in busy:
         return result
-    usable = [lane for lane in lanes if lane not in paused]
+    elsewhere = {lane for lane, state in now.states.items() if state.held_elsewhere}
+    at_gate = {state.waiting_run: lane for lane, state in now.states.items()}
+    lanes = [lane.name for lane in now.lanes]
+    usable = [lane for lane in lanes if lane not in now.paused]
     free = [lane for lane in usable if lane not in busy and lane not in elsewhere]
     bound: dict[int, str] = {}
     earlier_waits = False
     machine_waits = False
-    for run in candidates:
+    for run in now.candidates if candidates is None else candidates:
         lane = run.lane or bound.get(run.group, "")
         if needs_machine(run, lane, lanes):
             if not earlier_waits:
@@ -248,7 +229,7 @@ def schedule(
             machine_waits = True
         elif machine_waits and not run.may_overtake:
             continue
-        elif not _is_paused(run, lane, lanes, paused):  # else it waits for the user
+        elif not _is_paused(run, lane, lanes, now.paused):  # else it waits for the user
             possible = [part for part in parts(lane) if part in free] if lane else _of_kind(run.kind, free)
             if len(possible) < run.gpus:
                 if run.gpus > 1 and not earlier_waits:
@@ -260,7 +241,7 @@ def schedule(
                     free = [name for name in free if name not in possible]
                 earlier_waits = True
             else:
-                if (last := (waiting_at or {}).get(run.run_id, "")) and {*parts(last)} <= {*possible}:
+                if (last := at_gate.get(run.run_id, "")) and {*parts(last)} <= {*possible}:
                     possible = parts(last)
                 name = ",".join(sorted(possible[: run.gpus]))
                 result.starts[name] = run

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from queue_runner.worker.decide import (
     SubmitSchedules,
     Sweep,
     Watch,
-    schedule,
+    plan,
     stuck,
     taken,
 )
@@ -50,6 +51,25 @@ def gpu(run: int, group: int | None = None, lane: str = "", gpus: int = 1) -> Ca
 
 def alone(run: int) -> Candidate:
     return candidate(run, "")
+
+
+def schedule(
+    candidates: Sequence[Candidate],
+    lanes: Sequence[str],
+    *,
+    busy: Collection[str] = (),
+    elsewhere: Collection[str] = (),
+    paused: Collection[str] = (),
+    waiting_at: Mapping[int, str] | None = None,
+) -> Schedule:
+    """Return which candidates start; other queues have lanes `elsewhere`, and at some a run waits for quiet."""
+    waiting = {lane: run for run, lane in (waiting_at or {}).items()}
+    states = {
+        lane: LaneNow(held_elsewhere="a run" if lane in elsewhere else "", waiting_run=waiting.get(lane))
+        for lane in lanes
+    }
+    of_settings = tuple(map(Lane, lanes))
+    return plan(Now(0.0, Config(), lanes=of_settings, states=states, paused=frozenset(paused)), busy, candidates)
 
 
 def starts(chosen: Schedule) -> dict[str, int]:
