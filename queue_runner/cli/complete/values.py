@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -111,10 +111,47 @@ def values(kind: str, current: str, line: TypedLine) -> Completion:
 
 
 def _of(kind: str, current: str, line: TypedLine) -> Iterable[Candidate]:
-    if kind in _FIXED:
-        return [(word, "") for word in _FIXED[kind]]
-    finder = _FINDERS.get(kind)
-    return finder(current, line) if finder is not None else []
+    """Return all candidates of a kind. What they need is imported for each, since TAB must not wait."""
+    match kind:
+        case _ if kind in _FIXED:
+            return [(word, "") for word in _FIXED[kind]]
+        case "id":
+            return _ids(current, line)
+        case "after":
+            return _after(current, line)
+        case "group":
+            return _stored("groups", current)
+        case "tag" | "schedule":
+            return _stored(f"{kind}s")
+        case "state":
+            from queue_runner.model import Outcome, State
+
+            return [(word.value.lower(), "") for word in (*State, *Outcome) if word is not State.DONE]
+        case "workload":
+            return [] if line.arguments else {w["name"]: str(w.get("about", "")) for w in _literals()}.items()
+        case "config":
+            return dict.fromkeys((name, "") for w in _of_workload(line) for name in w.get("configs", {}))
+        case "framework":
+            chosen = (w for w in _literals() if not line.arguments or w["name"] in line.arguments)
+            return dict.fromkeys((w["framework"], "") for w in chosen)
+        case "set":
+            return _sets(current, line)
+        case "env_name":
+            from queue_runner.paths import layout
+            from queue_runner.workloads.venvs import every
+
+            return [(venv.name, f"Python {venv.python_version}") for venv in every(layout())]
+        case "key":
+            from queue_runner.config_file import KEYS
+
+            return [] if line.arguments else [(key.name, key.help) for key in KEYS.values()]
+        case "report":
+            return _reports(current, line)
+        case "target":
+            return _named("export/formats")
+        case "parser":
+            return _named("ingest/parsers")
+    return []
 
 
 # -- what the queue holds -----------------------------------------------------------------------------------------
@@ -145,34 +182,13 @@ def _after(current: str, line: TypedLine) -> list[Candidate]:
     return _ids(current, line)
 
 
-def _states(_current: str, _line: TypedLine) -> list[Candidate]:
-    from queue_runner.model import Outcome, State
-
-    return [(word.value.lower(), "") for word in (*State, *Outcome) if word is not State.DONE]
-
-
 # -- what mpsq came with ------------------------------------------------------------------------------------------
-
-
-def _workloads(_current: str, line: TypedLine) -> list[Candidate]:
-    if line.arguments:
-        return []
-    return list({w["name"]: str(w.get("about", "")) for w in _literals()}.items())
 
 
 def _of_workload(line: TypedLine) -> list[dict[str, Any]]:
     framework = line.last("--framework")
     named = [w for w in _literals() if w["name"] in line.arguments]
     return [w for w in named if framework in (None, w["framework"])]
-
-
-def _configs(_current: str, line: TypedLine) -> list[Candidate]:
-    return list(dict.fromkeys((name, "") for w in _of_workload(line) for name in w.get("configs", {})))
-
-
-def _frameworks(_current: str, line: TypedLine) -> list[Candidate]:
-    chosen = [w for w in _literals() if not line.arguments or w["name"] in line.arguments]
-    return list(dict.fromkeys((w["framework"], "") for w in chosen))
 
 
 def _sets(current: str, line: TypedLine) -> list[Candidate]:
@@ -208,21 +224,6 @@ def _literals() -> list[dict[str, Any]]:
     return [resolve(w, literals.get(w.get("like", ""), {})) for w in literals.values()]
 
 
-def _environments(_current: str, _line: TypedLine) -> list[Candidate]:
-    from queue_runner.paths import layout
-    from queue_runner.workloads.venvs import every
-
-    return [(venv.name, f"Python {venv.python_version}") for venv in every(layout())]
-
-
-def _keys(_current: str, line: TypedLine) -> list[Candidate]:
-    if line.arguments:
-        return []
-    from queue_runner.config_file import KEYS
-
-    return [(key.name, key.help) for key in KEYS.values()]
-
-
 def _reports(current: str, line: TypedLine) -> list[Candidate]:
     first = [] if line.arguments else _named("reports")
     try:
@@ -239,22 +240,3 @@ def _named(folder: str) -> list[Candidate]:
         if "NAME" in constants:
             names.append((constants["NAME"], constants.get("HELP", "")))
     return names
-
-
-_FINDERS: dict[str, Callable[[str, TypedLine], list[Candidate]]] = {
-    "id": _ids,
-    "after": _after,
-    "group": lambda current, _line: _stored("groups", current),
-    "tag": lambda _current, _line: _stored("tags"),
-    "schedule": lambda _current, _line: _stored("schedules"),
-    "state": _states,
-    "workload": _workloads,
-    "config": _configs,
-    "framework": _frameworks,
-    "set": _sets,
-    "key": _keys,
-    "report": _reports,
-    "target": lambda _current, _line: _named("export/formats"),
-    "parser": lambda _current, _line: _named("ingest/parsers"),
-    "env_name": _environments,
-}
