@@ -57,15 +57,14 @@ def _contains(cwd: Path, older: str, newer: str) -> bool:
 
 
 def _commit(option: str, name: str, cwd: Path) -> str:
-    try:
-        return git_commands.commit_of(cwd, name)
-    except git_commands.GitFailed:
-        if git_commands.work_tree(cwd) is None:
-            raise UsageError(
-                f"{cwd} is not in a git repository", "change to the repository, or use --versions torch=2.9..2.13"
-            ) from None
-        hint = did_you_mean(name, trees.names(cwd), "name a commit, tag or branch of this repository")
-        raise UsageError(f'{option}: "{name}" is not a commit of this repository', hint) from None
+    if commit := trees.commit_of(cwd, name):
+        return commit
+    if git_commands.work_tree(cwd) is None:
+        raise UsageError(
+            f"{cwd} is not in a git repository", "change to the repository, or use --versions torch=2.9..2.13"
+        )
+    hint = did_you_mean(name, trees.names(cwd), "name a commit, tag or branch of this repository")
+    raise UsageError(f'{option}: "{name}" is not a commit of this repository', hint)
 
 
 def _log(cwd: Path, *words: str) -> str:

@@ -133,7 +133,12 @@ def _terms(options: JudgeOptions, fields: Mapping[str, Any]) -> tuple[Rule, floa
     """Return the rule, the budget, and the folder in which the command starts. Raises: UsageError."""
     rule = rule_of(options, fields)
     budget_s = fields.get("budget_s") or BUDGET_S
-    _refuse_budget(budget_s, options.time_budget_s)
+    least_s = 2 * FIRST_ROUNDS * (options.time_budget_s or 0.0)
+    if budget_s < least_s:
+        raise UsageError(
+            f"{FIRST_ROUNDS} rounds of two runs take {units.duration(least_s)}, more than --budget",
+            f"--budget {units.duration(least_s)} is the least",
+        )
     return rule, budget_s, folder_of(fields)
 
 
@@ -212,15 +217,6 @@ def _within(rule: Rule, spec: JobSpec, evaluator: int) -> tuple[str, ...]:
 
 
 SEALED = (sys.executable, "-I", "-S", "-B", str(Path(__file__).with_name("sealed.py")))
-
-
-def _refuse_budget(budget_s: float, time_budget_s: float | None) -> None:
-    least_s = 2 * FIRST_ROUNDS * (time_budget_s or 0.0)
-    if budget_s < least_s:
-        raise UsageError(
-            f"{FIRST_ROUNDS} rounds of two runs take {units.duration(least_s)}, more than --budget",
-            f"--budget {units.duration(least_s)} is the least",
-        )
 
 
 # -- contests ---------------------------------------------------------------------------------------------------------

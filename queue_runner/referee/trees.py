@@ -50,7 +50,7 @@ def find(champion: str, candidate: str, cwd: Path, layout: Layout) -> tuple[Tree
 
 def refuse_left_out(trees: Sequence[Tree], layout: Layout) -> None:
     """Raise UsageError where none of the trees has the uncommitted changes of the commit that one of them names."""
-    for tree in (tree for tree in trees if tree.commit and tree.commit == _commit(tree.place, "HEAD")):
+    for tree in (tree for tree in trees if tree.commit and tree.commit == commit_of(tree.place, "HEAD")):
         work_tree = _work_tree(tree.place, layout.home)
         is_used = any(other.is_folder and _is_inside(other.cwd, work_tree) for other in trees)
         if work_tree is not None and work_tree.dirty and not is_used:
@@ -65,12 +65,12 @@ def named(option: str, name: str, cwd: Path, layout: Layout, here: Path | None =
 
     Raises: UsageError where it means nothing or two things, and for a commit of another repository."""
     places = (cwd,) if here is None else (here, cwd)
-    place = next((place for place in places if _commit(place, name)), cwd)
-    commit = _commit(place, name)
+    place = next((place for place in places if commit_of(place, name)), cwd)
+    commit = commit_of(place, name)
     folder = next((path for place in places if name and (path := place / expanded(name)).is_dir()), None)
     if commit and folder is not None and not name.startswith((".", "/", "~")):
         raise UsageError(f"{option} {name} is both a commit and a folder", f"write ./{name} for the folder")
-    if commit and not _commit(cwd, commit):
+    if commit and not commit_of(cwd, commit):
         raise UsageError(
             f"{option} {name} is not a commit of the repository around {cwd}", "name the folder that has it"
         )
@@ -88,7 +88,8 @@ def named(option: str, name: str, cwd: Path, layout: Layout, here: Path | None =
     raise UsageError(f'{option}: "{name}" is neither a commit here nor a folder', hint)
 
 
-def _commit(cwd: Path, name: str) -> str:
+def commit_of(cwd: Path, name: str) -> str:
+    """Return the commit that a name means in a repository; "" if none."""
     try:
         return git_commands.commit_of(cwd, name) if name else ""
     except git_commands.GitFailed:
