@@ -6,7 +6,7 @@ import hashlib
 import json
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from operator import attrgetter, lt
 from pathlib import Path
 from typing import IO, Any
@@ -182,14 +182,11 @@ class RunContent:
 Frames = Iterator[tuple[int, bytes]]
 
 
-class ReaderProcess:
+class ReaderProcess(AbstractContextManager["ReaderProcess"]):
     """The child process that opens bundles: started for the first one, and again after a bad one."""
 
     def __init__(self) -> None:
         self._child: subprocess.Popen[bytes] | None = None
-
-    def __enter__(self) -> ReaderProcess:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self._end()

@@ -54,7 +54,7 @@ def add(
     link = Link(host, python or stored.get("python") or "python3", "", tuple(shlex.split(stored.get("ssh", ""))))
     there = provision.look(link)
     with tempfile.TemporaryDirectory(prefix="mpsq-") as folder:
-        package = None if there.is_ready else provision.pack(Path(folder))
+        package = None if there.mpsq == __version__ else provision.pack(Path(folder))
         its_mpsq = f"mpsq {there.mpsq}" if there.mpsq else "no mpsq"
         say(f"{host} has Python {there.python} ({link.python}), with {its_mpsq}")
         if package is None:

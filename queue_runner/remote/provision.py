@@ -55,10 +55,6 @@ class PythonThere(Struct):
     mpsq: str | None
     makes: bool
 
-    @property
-    def is_ready(self) -> bool:
-        return self.mpsq == __version__
-
 
 def look(link: Link) -> PythonThere:
     """Return what the Python of a link is. Raises: MpsqError with a remedy where mpsq cannot be put there."""
@@ -74,7 +70,7 @@ def look(link: Link) -> PythonThere:
         raise MpsqError(
             f"{name} on {link.host} is Python {there.python}, and mpsq needs {needed}", "name another one with --python"
         )
-    if not there.is_ready and not there.makes:
+    if there.mpsq != __version__ and not there.makes:
         raise MpsqError(
             f"{name} on {link.host} cannot make environments: it lacks venv or ensurepip",
             "install them there, on Debian as python3-venv, or name another Python with --python",
