@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from queue_runner.errors import UsageError
-from queue_runner.export import picture, plot_data
+from queue_runner.export import picture
 from queue_runner.reports._common.report_options import read_options
 from queue_runner.store import read
 from tests.cli_support import Cli
@@ -38,17 +38,17 @@ def compared(home: Path, tmp_path: Path) -> Store:
     return made
 
 
-def plot(store: Store, **options: Any) -> plot_data.Plot:
+def plot(store: Store, **options: Any) -> picture.Plot:
     with read.reading(store.layout.db) as connection:
-        return plot_data.read(connection, read_options(**options))
+        return picture.read(connection, read_options(**options))
 
 
 def test_rows_runs_and_intervals_are_those_of_the_report(compared: Store) -> None:
     (one,) = plot(compared).comparisons
     reported = {row["label"]: row for row in compared.report().rows}
-    drawn = {arm.label: [run.name for run in runs] for arm, runs in one.rows}
+    drawn = {arm.label: [drawn.run.run for drawn in one.runs if one.rows[drawn.row] is arm] for arm in one.rows}
     assert drawn == {label: row["runs"] for label, row in reported.items()}
-    assert [run.name for run in one.runs if not run.used] == ["2.2"]
+    assert [drawn.run.run for drawn in one.runs if not drawn.used] == ["2.2"]
 
 
 def test_every_iteration_is_drawn(compared: Store, tmp_path: Path) -> None:
@@ -145,4 +145,4 @@ def test_nothing_to_draw(home: Path, tmp_path: Path) -> None:
 def test_a_run_that_a_retry_has_replaced_is_not_drawn(compared: Store) -> None:
     compared.retry(1, "cpu", median_s=0.2)
     (one,) = plot(compared).comparisons
-    assert [(len(runs), arm.n_ended) for arm, runs in one.rows] == [(7, 7), (7, 7)]
+    assert [arm.n_ended for arm in one.rows] == [7, 7] and len(one.runs) == 14
