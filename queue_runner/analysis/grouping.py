@@ -139,7 +139,7 @@ class Arm(Struct, frozen=True, eq=False, dict=True):
 
 def middle(rows: Iterable[ReportedRun], name: str) -> float | None:
     """Return the median of a column; None if no row has it, nan if one is nan, which has no order."""
-    values = [value for row in rows if (value := getattr(row, name)) is not None]
+    values: list[float] = [value for row in rows if (value := getattr(row, name)) is not None]
     if len(values) < 2:
         return values[0] if values else None
     if any(value != value for value in values):

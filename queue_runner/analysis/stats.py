@@ -10,6 +10,8 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
+from statistics import median as median
+from statistics import quantiles
 from typing import Any, TypeVar
 
 from msgspec import Struct
@@ -32,21 +34,6 @@ def by_key(items: Iterable[T], key: Callable[[T], Any]) -> dict[Any, list[T]]:
     return by_value
 
 
-def median(xs: Iterable[float]) -> float:
-    """Return the middle value, the mean of the two middle ones for even n.
-
-    Raises: ValueError when there are no values.
-    """
-    return _median_of_sorted(sorted(xs))
-
-
-def _median_of_sorted(ordered: Sequence[float]) -> float:
-    if not ordered:
-        raise ValueError("the median of no values is undefined")
-    half = len(ordered) // 2
-    return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
-
-
 def geometric_mean(xs: Sequence[float]) -> float:
     """Return the geometric mean of positive values. Raises: ValueError when there are none, or one is not positive."""
     if not xs:
@@ -63,20 +50,13 @@ def mad(xs: Sequence[float], centre: float | None = None) -> float:
     return median(abs(x - middle) for x in xs)
 
 
-def quantile(ordered: Sequence[float], p: float) -> float:
-    """Return a quantile of sorted values by linear interpolation, h = (n - 1) p: type 7 of Hyndman & Fan 1996, "Sample
-    Quantiles in Statistical Packages", The American Statistician 50, 361-365 (the default of R and numpy)."""
-    at = (len(ordered) - 1) * p
-    low = math.floor(at)
-    if low + 1 >= len(ordered):
-        return ordered[-1]
-    return ordered[low] + (ordered[low + 1] - ordered[low]) * (at - low)
-
-
-def quartiles(xs: Iterable[float]) -> tuple[float, float]:
-    """Return the lower and upper quartile (type 7, see `quantile`); their difference is the IQR."""
-    ordered = sorted(xs)
-    return quantile(ordered, 0.25), quantile(ordered, 0.75)
+def quartiles(xs: Sequence[float]) -> tuple[float, float]:
+    """Return the lower and upper quartile by linear interpolation, type 7 of Hyndman & Fan 1996, "Sample Quantiles in
+    Statistical Packages", The American Statistician 50, 361-365 (the default of R and numpy)."""
+    if len(xs) == 1:
+        return xs[0], xs[0]
+    lower, _, upper = quantiles(xs, n=4, method="inclusive")
+    return lower, upper
 
 
 def thirds(positions: Sequence[float], xs: Sequence[float]) -> tuple[float, float] | None:
@@ -121,7 +101,7 @@ def slope(positions: Sequence[float], xs: Sequence[float]) -> Slope | None:
     variance = (n * (n - 1) * (2 * n + 5) - sum(t * (t - 1) * (2 * t + 5) for t in ties)) / 18
     reach = Z_95 * math.sqrt(max(0.0, variance))
     low = max(0, math.floor((len(slopes) - reach) / 2) - 1)  # the M-th smallest and the M-th largest
-    return Slope(_median_of_sorted(slopes), slopes[low], slopes[len(slopes) - 1 - low])
+    return Slope(median(slopes), slopes[low], slopes[len(slopes) - 1 - low])
 
 
 def _thinned(positions: Sequence[float], xs: Sequence[float], n_blocks: int) -> tuple[Sequence[float], Sequence[float]]:
