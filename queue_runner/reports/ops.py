@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from itertools import pairwise
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -67,57 +68,59 @@ class OpVerdict(Struct, frozen=True):
     detail: str = ""
 
 
-class Coverage(Struct):
-    """One table: the newest verdict on each cell, over all runs with the same settings."""
+class Coverage(Struct, dict=True):
+    """One table: the newest verdict on each cell, over all runs with the same settings. `before` is the table that it
+    is compared with."""
 
     key: Mapping[str, Any]
     runs: list[ReportedRun] = field(default_factory=list)
     cells: dict[Cell, OpVerdict] = field(default_factory=dict)
-    inventory: dict[str, float] = field(default_factory=dict)
+    before: Coverage | None = None
 
+    @property
+    def last_run(self) -> ReportedRun:
+        return self.runs[-1]
+
+    @cached_property
     def label(self) -> str:
-        """Return device and version: "cuda, torch 2.13.0"."""
+        """Device and version: "cuda, torch 2.13.0"."""
         words = [str(self.key.get("device") or "a device")]
         if version := self.key.get("framework_version"):
             words.append(f"torch {version}")
         words += [f"{name}={value}" for name, value in self.key.items() if value and name not in _SAID]
         return ", ".join(words)
 
-    def put(self, run: str, name: str, value: float | None, details: Mapping[tuple[str, ...], str]) -> None:
-        """Add a metric of a run, with its detail by cell and verdict."""
-        group, *parts = name.split("/")
-        if group == "op" and len(parts) == 4 and parts[3] in VERDICTS:
-            op, dtype, direction, verdict = parts
-            self.cells[op, dtype, direction] = OpVerdict(run, verdict, value, details.get(tuple(parts), ""))
-        elif group != "op" and value is not None:
-            self.inventory[name.removeprefix("inventory.")] = value
-
-    def counts(self) -> dict[tuple[str, str], Counter[str]]:
-        """Count verdicts by dtype and direction, in the order in which they were checked."""
-        counts: dict[tuple[str, str], Counter[str]] = {}
-        for (_, dtype, direction), result in self.cells.items():
-            counts.setdefault((dtype, direction), Counter())[result.verdict] += 1
-        return counts
+    @cached_property
+    def rows(self) -> list[OpRow]:
+        """All cells with their verdicts in both tables, those that only the earlier one has at the end."""
+        earlier = self.before.cells if self.before else {}
+        cells = dict.fromkeys([*self.cells, *earlier])
+        return [OpRow(self, *cell, self.cells.get(cell), earlier.get(cell)) for cell in cells]
 
 
 _SAID = frozenset({"machine", "device", "device_name", "framework_version", "config"})
 
 
 class OpRow(NamedTuple):
-    """A cell with its verdicts: in the current table, whose last run is `last_run`, and in the one `before` it."""
+    """A cell of a table with its verdicts: there, and in the table before."""
 
-    last_run: ReportedRun
+    table: Coverage
     op: str
     dtype: str
     direction: str
     now: OpVerdict | None
     was: OpVerdict | None
-    before: Coverage | None
 
     @property
     def change(self) -> str | None:
-        """The change between the two tables."""
-        return _change(self.was, self.now) if self.before else None
+        """The change between the two tables; "" if there is none."""
+        if self.table.before is None:
+            return None
+        if self.was is None or self.now is None:
+            return NEW if self.was is None else GONE
+        if self.was.verdict == self.now.verdict:
+            return ""
+        return BECAME if self.now.verdict == "native" else BROKE if self.was.verdict == "native" else CHANGED
 
 
 class NotNative(NamedTuple):
@@ -126,8 +129,8 @@ class NotNative(NamedTuple):
     op: str
     verdict: str
     detail: str
-    dtypes: str
     directions: str
+    dtypes: str
 
 
 class DtypeCount(NamedTuple):
@@ -146,17 +149,17 @@ def _now(key: str, title: str, words: Callable[[Any], str] | None = None, *, fle
 _BEFORE = Column("before", "before", value=lambda row: row.was and row.was.verdict)
 COLUMNS = columns(
     _now("run", "run"),
-    *through("last_run", "device device_name"),
-    Column("framework_version", "torch", value=attrgetter("last_run.framework_version")),
-    Column("env", "env", value=lambda row: row.last_run.factors.get("env")),
-    *through("last_run", "config"),
+    *through("table.last_run", "device device_name"),
+    Column("framework_version", "torch", value=attrgetter("table.last_run.framework_version")),
+    Column("env", "env", value=lambda row: row.table.last_run.factors.get("env")),
+    *through("table.last_run", "config"),
     Column("op", "operator"),
     "dtype direction",
     _now("verdict", "verdict"),
     _now("median_s", "time", units.short_duration),
     _now("detail", "reason"),
     _BEFORE,
-    Column("before_of", "before on", value=lambda row: row.before and row.before.label()),
+    Column("before_of", "before on", value=lambda row: row.table.before and row.table.before.label),
     Column("change", "change"),
 )
 MOST_ROWS = 30
@@ -190,99 +193,79 @@ def finish(rows: list[ReportedRun], context: Context) -> Result:
     Raises: UsageError when --vs is invalid.
     """
     runs = prepare.prepare(rows, context)
-    tables = _gather(runs, context)
-    excluded = [r.run for r in runs if r.outcome not in (None, "SUCCEEDED") or "log_rewritten" in taints(r)]
+    able = [run for run in runs if run.outcome == Outcome.SUCCEEDED and "log_rewritten" not in taints(run)]
+    excluded = [run.run for run in runs if run not in able and run.outcome is not None]
     notes = [f"excluded (did not succeed, or log rewritten): {footnotes.named(excluded)}"] if excluded else []
+    tables = _gather(able, context)
     if not tables:
         return Result(COLUMNS, [], lines=[select_runs.nothing(context, "of opcheck with results")], notes=notes)
-    pairs = _pairs(tables, context)
-    earlier = {id(now): before for before, now in pairs}
-    rows_of = {id(table): _rows(table, earlier.get(id(table))) for table in tables}
-    raw = [row for table in tables for row in rows_of[id(table)]]
-    sections = [section for table in tables for section in _sections(table, rows_of[id(table)])]
-    sections += [_changes(before, now, rows_of[id(now)]) for before, now in pairs]
-    return Result(COLUMNS, raw, sections, [], [*_legend(tables), *notes])
+    _pair(tables, context)
+    raw = [row for table in tables for row in table.rows]
+    sections = [section for table in tables for section in _sections(table)]
+    sections += [_changes(table.before, table) for table in tables if table.before]
+    used = {result.verdict for table in tables for result in table.cells.values()}
+    legend = [text for verdict, text in _MEANINGS.items() if verdict in used]
+    return Result(COLUMNS, raw, sections, [], [*legend, _SAMPLES, *notes])
 
 
-def _rows(table: Coverage, before: Coverage | None) -> list[OpRow]:
-    """Return all cells with their verdicts in both tables, and the cells that only the earlier one has."""
-    earlier = before.cells if before else {}
-    cells = dict.fromkeys([*table.cells, *earlier])
-    return [OpRow(table.runs[-1], *cell, table.cells.get(cell), earlier.get(cell), before) for cell in cells]
-
-
-def _sections(table: Coverage, rows: Sequence[OpRow]) -> list[Section]:
+def _sections(table: Coverage) -> list[Section]:
     made = [_coverage(table)]
     others = _not_native(table)
     if broken := [row for row in others if row.verdict in _BROKEN]:
         lines = [f"{row.op}, {row.dtypes}, {row.directions}: {row.verdict}: {row.detail}" for row in broken[:MOST_ROWS]]
-        made.append(Section(f"wrong or error, {table.label()}", (), [], lines + _more(len(broken))))
+        made.append(Section(f"wrong or error, {table.label}", (), [], lines + _more(len(broken))))
     if lacking := [row for row in others if row.verdict not in _BROKEN]:
-        title = f"{'not' if len(lacking) == len(others) else 'otherwise not'} native, {table.label()}"
+        title = f"{'not' if len(lacking) == len(others) else 'otherwise not'} native, {table.label}"
         made.append(Section(title, _NOT_NATIVE, lacking[:MOST_ROWS], _more(len(lacking))))
-    slow = [
-        (op.now.median_s, op) for op in rows if op.now and op.now.verdict == "fallback" and op.now.median_s is not None
-    ]
+    fallbacks = [row for row in table.rows if row.now and row.now.verdict == "fallback"]
+    slow = [(row.now.median_s, row) for row in fallbacks if row.now and row.now.median_s is not None]
     if slow:
         slow.sort(key=lambda pair: -pair[0])
-        made.append(Section(f"slowest fallbacks, {table.label()}", _SLOW, [op for _, op in slow[:MOST_SLOW]]))
+        made.append(Section(f"slowest fallbacks, {table.label}", _SLOW, [row for _, row in slow[:MOST_SLOW]]))
     return made
 
 
 def _coverage(table: Coverage) -> Section:
-    counts = [DtypeCount(*place, verdicts) for place, verdicts in table.counts().items()]
-    used = [verdict for verdict in VERDICTS if any(row.verdicts[verdict] for row in counts)]
+    verdicts: dict[tuple[str, str], Counter[str]] = {}
+    for (_, dtype, direction), result in table.cells.items():
+        verdicts.setdefault((dtype, direction), Counter())[result.verdict] += 1
+    counts = [DtypeCount(*place, counter) for place, counter in verdicts.items()]
+    total = sum(verdicts.values(), Counter[str]())
     columns = [
         Column("dtype", "dtype"),
         Column("direction", "direction"),
         Column("n", "total", units.count, True, value=lambda row: row.verdicts.total()),
-        *(_of_verdict(verdict) for verdict in used),
+        *(_of_verdict(verdict) for verdict in VERDICTS if total[verdict]),
     ]
     name = table.key.get("device_name")
     config = f" {table.key['config']}" if table.key.get("config") else ""
     runs = " ".join(row.run for row in table.runs)
-    title = f"opcheck{config}, {table.label()}{f', on {name}' if name else ''} (run {runs})"
-    n, native = len(table.cells), sum(result.verdict == "native" for result in table.cells.values())
-    share = f"native: {units.percent(native / n)} of {units.count(n)}"
-    return Section(title, columns, counts, [share, *_inventory(table)])
+    title = f"opcheck{config}, {table.label}{f', on {name}' if name else ''} (run {runs})"
+    share = units.percent(total["native"] / total.total())
+    return Section(title, columns, counts, [f"native: {share} of {units.count(total.total())}"])
 
 
 def _of_verdict(verdict: str) -> Column:
     return Column(verdict, verdict, units.count, True, value=lambda row: row.verdicts[verdict])
 
 
-def _inventory(table: Coverage) -> list[str]:
-    known = table.inventory
-    if not {"functions", "with_mps", "without_mps"} <= known.keys():
-        return []
-    return [
-        f"native_functions.yaml of this torch: {units.count(known['functions'])} functions, "
-        f"{units.count(known['with_mps'])} with an MPS kernel, {units.count(known['without_mps'])} with kernels for "
-        "CPU and CUDA but not for MPS"
-    ]
-
-
 def _not_native(table: Coverage) -> list[NotNative]:
     """Return a row for each operator, verdict and reason, with the dtypes and directions that share it, worst first."""
-    directions: dict[tuple[str, str, str, str], list[str]] = {}
-    for (op, dtype, direction), result in table.cells.items():
-        if result.verdict != "native":
-            directions.setdefault((op, result.verdict, result.detail, dtype), []).append(direction)
-    dtypes: dict[tuple[str, str, str, str], list[str]] = {}
-    for (op, verdict, detail, dtype), shared_by in directions.items():
-        dtypes.setdefault((op, verdict, detail, "both" if len(shared_by) > 1 else shared_by[0]), []).append(dtype)
+    others = [(*cell, result) for cell, result in table.cells.items() if result.verdict != "native"]
+    by_dtype = by_key(others, lambda cell: (cell[0], cell[3].verdict, cell[3].detail, cell[1]))
+    alike = by_key(by_dtype.items(), lambda item: (*item[0][:3], "both" if len(item[1]) > 1 else item[1][0][2]))
     rows = [
-        NotNative(op, verdict, detail, " ".join(names), shared_by)
-        for (op, verdict, detail, shared_by), names in dtypes.items()
+        NotNative(op, verdict, detail, directions, " ".join(dtype for (*_, dtype), _ in same))
+        for (op, verdict, detail, directions), same in alike.items()
     ]
     return sorted(rows, key=lambda row: (WORST_FIRST.index(row.verdict), row.op))
 
 
-def _changes(before: Coverage, now: Coverage, rows: Sequence[OpRow]) -> Section:
-    counts = Counter(row.change for row in rows)
-    words = [f"{units.count(counts[word])} {word}" for word in (BECAME, BROKE, CHANGED, NEW, GONE) if counts[word]]
-    changed = [row for word in (BROKE, CHANGED, BECAME) for row in rows if row.change == word]
-    title = f"{before.label()} -> {now.label()}: {', '.join(words) or 'no verdict changed'}"
+def _changes(before: Coverage, now: Coverage) -> Section:
+    rows = by_key(now.rows, lambda row: row.change)
+    words = [f"{units.count(len(rows[word]))} {word}" for word in (BECAME, BROKE, CHANGED, NEW, GONE) if word in rows]
+    changed = [row for word in (BROKE, CHANGED, BECAME) for row in rows.get(word, ())]
+    title = f"{before.label} -> {now.label}: {', '.join(words) or 'no verdict changed'}"
     return Section(title, _CHANGES, changed[:MOST_ROWS], _more(len(changed)))
 
 
@@ -290,28 +273,22 @@ def _more(n: int) -> list[str]:
     return [f"... and {units.count(n - MOST_ROWS)} more (--json and --format csv list all)"] if n > MOST_ROWS else []
 
 
-def _legend(tables: Sequence[Coverage]) -> list[str]:
-    """Explain the verdicts that occur."""
-    used = {result.verdict for table in tables for result in table.cells.values()}
-    words = {
-        "fallback": "fallback: computed by the CPU for the device (PYTORCH_ENABLE_MPS_FALLBACK=1)",
-        "missing": "missing: not implemented for the device, or not in that dtype",
-        "wrong": "wrong: differs from the CPU by more than the dtype's tolerance and more than 16 times the CPU's own"
-        " rounding error",
-        "error": "error: exception, crash, timeout or out of memory",
-        "unchecked": "unchecked: it ran, but the CPU has no result to compare with",
-    }
-    texts = [text for verdict, text in words.items() if verdict in used]
-    return [*texts, "an operator gets the worst verdict of its samples, which are small: times are launch overhead"]
+_MEANINGS = {
+    "fallback": "fallback: computed by the CPU for the device (PYTORCH_ENABLE_MPS_FALLBACK=1)",
+    "missing": "missing: not implemented for the device, or not in that dtype",
+    "wrong": "wrong: differs from the CPU by more than the dtype's tolerance and more than 16 times the CPU's own"
+    " rounding error",
+    "error": "error: exception, crash, timeout or out of memory",
+    "unchecked": "unchecked: it ran, but the CPU has no result to compare with",
+}
+_SAMPLES = "an operator gets the worst verdict of its samples, which are small: times are launch overhead"
 
 
-def _gather(rows: Sequence[ReportedRun], context: Context) -> list[Coverage]:
-    """Return the tables of the successful prepared rows."""
-    able = [r for r in rows if r.outcome == Outcome.SUCCEEDED and "log_rewritten" not in taints(r)]
-    able.sort(key=lambda r: (r.job_id, r.number))
+def _gather(able: Sequence[ReportedRun], context: Context) -> list[Coverage]:
+    """Return the tables of the prepared rows, those of one device next to each other, by version."""
     metrics = context.tuples_by_run(  # in reported order, since a later one corrects an earlier one
-        "SELECT run_id, name, value FROM v_metric WHERE run_id IN ({runs})"
-        " AND (name LIKE 'op/%' OR name LIKE 'inventory.%') ORDER BY run_id, offset",
+        "SELECT run_id, name, value FROM v_metric WHERE run_id IN ({runs}) AND name LIKE 'op/%'"
+        " ORDER BY run_id, offset",
         able,
     )
     notes = context.tuples_by_run("SELECT run_id, text FROM notes WHERE run_id IN ({runs}) AND kind = 'opcheck'", able)
@@ -323,12 +300,23 @@ def _gather(rows: Sequence[ReportedRun], context: Context) -> list[Coverage]:
         texts = [_NOTE.fullmatch(text) for (text,) in notes.get(row.run_id, [])]
         details = {match.groups()[:4]: match[5] or "" for match in texts if match}
         for name, value in metrics.get(row.run_id, []):
-            table.put(row.run, name, value, details)
-    return [table for table in tables.values() if table.cells]
+            _, *place = name.split("/")
+            if len(place) == 4 and place[3] in VERDICTS:
+                op, dtype, direction, verdict = place
+                result = OpVerdict(row.run, verdict, value, details.get(tuple(place), ""))
+                table.cells[op, dtype, direction] = result
+    filled = [table for table in tables.values() if table.cells]
+    return [table for versions in _by_device(filled) for table in sorted(versions, key=_order)]
 
 
-def _pairs(tables: Sequence[Coverage], context: Context) -> list[tuple[Coverage, Coverage]]:
-    """Return tables to compare, earlier first: each with the --vs baseline, or adjacent versions of one device.
+def _by_device(tables: Sequence[Coverage]) -> list[list[Coverage]]:
+    """Return the tables that differ in nothing but the version together."""
+    fixed = [name for name in ("machine", *_KEY) if name not in _VERSION]
+    return [*by_key(tables, lambda table: tuple(table.key[name] for name in fixed)).values()]
+
+
+def _pair(tables: Sequence[Coverage], context: Context) -> None:
+    """Say of each table which one is `before` it: the --vs baseline, or the version before of the same device.
 
     Raises: UsageError when the baseline is missing or ambiguous.
     """
@@ -336,33 +324,22 @@ def _pairs(tables: Sequence[Coverage], context: Context) -> list[tuple[Coverage,
     if unknown := next((name for name in baseline if name not in _KEY), ""):
         raise UsageError(f'--vs: no table has a "{unknown}"', f"use one of {', '.join(_KEY)}")
     if not baseline:
-
-        def without_versions(table: Coverage) -> tuple[Any, ...]:
-            return tuple((name, value) for name, value in table.key.items() if name not in _VERSION)
-
-        several = by_key(tables, without_versions).values()
-        return [pair for versions in several for pair in pairwise(sorted(versions, key=_order))]
+        for before, now in (pair for versions in _by_device(tables) for pair in pairwise(versions)):
+            now.before = before
+        return
     fitting = [table for table in tables if all(str(table.key[name]) == value for name, value in baseline.items())]
     if len(fitting) != 1:
         text = ",".join(f"{name}={value}" for name, value in baseline.items())
-        labels = "; ".join(dict.fromkeys(table.label() for table in tables))
+        labels = "; ".join(dict.fromkeys(table.label for table in tables))
         raise UsageError(
             f"the report has several tables, and --vs {text} fits {len(fitting) or 'none'} of them",
             f"name exactly one: {labels}",
         )
-    return [(fitting[0], table) for table in tables if table is not fitting[0]]
+    for table in tables:
+        table.before = fitting[0] if table is not fitting[0] else None
 
 
 def _order(table: Coverage) -> tuple[list[int], str, str]:
     """Return a sort key with versions as numbers: 2.9 is before 2.13."""
     text = str(table.key.get("framework_version") or "")
     return [int(part) for part in re.findall(r"\d+", text.split("+")[0])], text, str(table.key.get("env") or "")
-
-
-def _change(before: OpVerdict | None, now: OpVerdict | None) -> str:
-    """Return the change of a cell between two tables; empty if there is none."""
-    if before is None or now is None:
-        return NEW if before is None else GONE
-    if before.verdict == now.verdict:
-        return ""
-    return BECAME if now.verdict == "native" else BROKE if before.verdict == "native" else CHANGED

@@ -160,11 +160,3 @@ def test_csv_and_json_have_all_of_what_the_table_shows_the_first(store: Checks) 
     assert "... and 15 more" in shown(store)
     assert len(json.loads(printing.as_text("ops", result, "json"))["rows"]) == 45
     assert len(printing.as_text("ops", result, "csv").splitlines()) == 46
-
-
-def test_the_inventory_stands_beside_what_was_seen(store: Checks) -> None:
-    run_id = store.opcheck({"add fp32 forward": "native"})
-    for name, value in (("functions", 2584), ("with_mps", 533), ("without_mps", 130)):
-        store.offset += 1
-        store._insert("metrics", run_id=run_id, offset=store.offset, name=f"inventory.{name}", value=value)
-    assert all(x in shown(store) for x in ("2,584 functions", "533 with an MPS", "130 with"))
