@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
-from msgspec import Struct, field
 from msgspec.structs import replace
 
 from queue_runner import units
@@ -24,8 +23,6 @@ from queue_runner.analysis.validity import learns
 from queue_runner.model import State
 from queue_runner.spec import MOST_OFFERED, MOST_ROUNDS, mode_word
 
-T = TypeVar("T")
-
 STEP0_TOLERANCE = {"fp32": 1e-3}
 """Relative difference up to which losses before the first step agree, by dtype; REDUCED_TOLERANCE for the others."""
 REDUCED_TOLERANCE = 1e-2
@@ -37,7 +34,6 @@ VISIBLE = 0.01
 """Relative difference of two ratios that a reader of a table notices."""
 NOTABLE = 1.25
 """Minimum ratio of the change of the real time to that of the iterations to be reported."""
-NOTABLE_EVAL = 2.0
 NOTABLE_REAL = 1.1
 """Ratio of real times up to which they count as unchanged: there is no test for them."""
 
@@ -46,15 +42,11 @@ MARGINS = (1, 2, 3, 5, 10)
 """Per cent by which two rows may differ and still be of equal use to somebody."""
 
 
-class RunDetails(Struct, frozen=True):
-    """Data of single runs, by run_id. `step0`: losses before the first step, by name; `last_eval`: number and seconds
-    of the last iteration that includes an evaluation, in logs that do not time evaluations separately."""
-
-    step0: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
-    last_eval: Mapping[int, tuple[int, float]] = field(default_factory=dict)
+Step0 = Mapping[int, Mapping[str, float]]
+"""Losses before the first step, by run_id and name."""
 
 
-def describe(family: Family, details: RunDetails, stated: Pair | None = None) -> list[str]:
+def describe(family: Family, step0: Step0, stated: Pair | None = None) -> list[str]:
     """Return all findings about a family, the answer first: that on the time, or on the metric that comes first. The
     ratio of a pair that another sentence has `stated` is not repeated."""
     metrics = {name: [*metric_answer(family, name)] for name in family.metrics}
@@ -65,9 +57,9 @@ def describe(family: Family, details: RunDetails, stated: Pair | None = None) ->
         *(Finding(line) for lines in metrics.values() for line in lines),
         *without_words(family),
         *other_clock((arm.label, arm.timed) for arm in family.arms),
-        *(Finding(line) for pair in family.twins for line in _twin_costs(pair, details)),
+        *(Finding(line) for pair in family.twins for line in _twin_costs(pair)),
         *map(Finding, drifts(family.arms)),  # the taint is a caveat as well
-        *_step0(family.arms, details),
+        *_step0(family.arms, step0),
         *not_falling(family.arms),
         *others_that_differ(family),
     ]
@@ -319,8 +311,8 @@ def without_mode(arm: Arm) -> str:
     return " ".join(part for part in arm.label.split(" ") if not is_mode(part)) or "it"
 
 
-def _twin_costs(pair: Pair, details: RunDetails) -> Iterable[str]:
-    """Report the costs of compilation: in the first iteration, in evaluations, in the real time."""
+def _twin_costs(pair: Pair) -> Iterable[str]:
+    """Report the costs of compilation: in the first iteration, in the real time."""
     arm, twin = pair.arm, pair.baseline
     cache = main_cache(arm)
     cost_s = compile_cost_s(arm, twin, cache)
@@ -338,12 +330,6 @@ def _twin_costs(pair: Pair, details: RunDetails) -> Iterable[str]:
         row = without_mode(twin)
         what = "compiling" if row == "it" else f"compiling for {row}"
         yield f"{what}{in_mode} costs {units.duration(cost_s)} {first}{pays}"
-    ours, theirs = (_first(c.shown, details.last_eval) for c in (arm, twin))
-    if ours and theirs and _far(ours[1], theirs[1], NOTABLE_EVAL):
-        yield (
-            f"the last iteration with an evaluation ({units.count(ours[0])}) took {tenths(ours[1])} s in {arm.label},"
-            f" {tenths(theirs[1])} s in {twin.label}"
-        )
     real, twin_real = arm.median("real_s"), twin.median("real_s")
     if not real or not twin_real or arm.median("n_iters") != twin.median("n_iters"):
         return
@@ -355,10 +341,6 @@ def _twin_costs(pair: Pair, details: RunDetails) -> Iterable[str]:
             f"real time of {arm.label} {how if much else 'is about the same'}, {tenths(real)} s vs"
             f" {tenths(twin_real)} s of {twin.label}; an iteration takes {units.number(iteration, 3)} times as long"
         )
-
-
-def _first(rows: Sequence[ReportedRun], values: Mapping[int, T]) -> T | None:
-    return next((values[row.run_id] for row in rows if row.run_id in values), None)
 
 
 def _far(a: float, b: float, factor: float) -> bool:
@@ -380,25 +362,22 @@ def drifts(arms: Sequence[Arm]) -> Iterable[str]:
             yield f"{arm.label} drifted{which}: {runs[0].drift}"
 
 
-def _step0(arms: Sequence[Arm], details: RunDetails) -> Iterable[str]:
+def _step0(arms: Sequence[Arm], step0: Step0) -> Iterable[str]:
     """Report whether rows start with the same loss: a wrong computation has no speed. Rows with another
     known batch size begin with other data, and those with other work an iteration with another model."""
-    unknown = any(_work(arm)[:2] == (None, None) for arm in arms)
-    for alike in [arms] if unknown else by_key(arms, _work).values():
-        yield from _same_start(alike, details)
+    work = {arm: (arm.work("token"), arm.work("sample"), arm.median("flops_per_iter")) for arm in arms}
+    unknown = any(amounts[:2] == (None, None) for amounts in work.values())
+    for alike in [arms] if unknown else by_key(arms, work.__getitem__).values():
+        yield from _same_start(alike, step0)
 
 
-def _work(arm: Arm) -> tuple[float | None, float | None, float | None]:
-    return arm.work("token"), arm.work("sample"), arm.median("flops_per_iter")
-
-
-def _same_start(arms: Sequence[Arm], details: RunDetails) -> Iterable[str]:
-    known = [(arm, first) for arm in arms if (first := _first(arm.shown, details.step0))]
-    names = [name for name in ("on the device", "val", "train") if sum(name in first for _, first in known) > 1]
+def _same_start(arms: Sequence[Arm], step0: Step0) -> Iterable[str]:
+    known = {arm: step0[row.run_id] for arm in arms for row in reversed(arm.shown) if row.run_id in step0}
+    names = [name for name in ("on the device", "val", "train") if sum(name in first for first in known.values()) > 1]
     if not names:
         return
     name = names[0]
-    losses = [(arm, first[name]) for arm, first in known if name in first]
+    losses = [(arm, first[name]) for arm, first in known.items() if name in first]
     values = [value for _, value in losses]
     dtypes = {row.dtype for arm, _ in losses for row in arm.shown[:1]}
     tolerance = max(STEP0_TOLERANCE.get(str(dtype), REDUCED_TOLERANCE) for dtype in dtypes)

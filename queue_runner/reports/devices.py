@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import cache
-from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -13,8 +12,7 @@ from queue_runner import units
 from queue_runner.analysis import run_metrics, stats
 from queue_runner.analysis.comparison import Family
 from queue_runner.analysis.finding import NextStep
-from queue_runner.analysis.findings import RunDetails, describe
-from queue_runner.analysis.grouping import taints
+from queue_runner.analysis.findings import Step0, describe
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.errors import UsageError, did_you_mean
 from queue_runner.monitor import answers
@@ -49,7 +47,7 @@ COLUMNS = columns(
 )
 
 MOST_DETAILED = 64
-"""Maximum number of runs read beyond the summary (losses before the first step, last iteration with an evaluation)."""
+"""Maximum number of runs whose losses before the first step are read."""
 _MEAN_STEP = (
     "mean step: time of the whole training divided by its steps, including evaluations, checkpoints and the first"
     " iteration, and therefore not compared. The log has no iteration times; add mpsq_report's TrainerCallback to the"
@@ -60,11 +58,11 @@ _MEAN_STEP = (
 def finish(stored: list[ReportedRun], context: Context) -> Result:
     """Group, compare and describe the runs. Raises: UsageError when --vs or --group-by is invalid."""
     rows, families = answers.compared(losses.add(prepare.windowed(stored, context), context), context)
-    details = _details(families, context)
+    step0 = _step0(families, context)
     curves = cache(lambda run_id: divergence.losses(run_id, context))
 
     def sentences(family: Family) -> Iterable[str]:
-        yield from describe(family, details)
+        yield from describe(family, step0)
         yield from divergence.wrong_losses(family, curves)
         yield from losses.findings(family, context)
 
@@ -89,17 +87,16 @@ def finish(stored: list[ReportedRun], context: Context) -> Result:
     return replace(result, sections=sections, lines=lines, text=None if sections or not rows else "")
 
 
-def _of_one_seed(rows: Sequence[Sequence[ReportedRun]]) -> list[ReportedRun]:
+def _of_one_seed(family: Family) -> list[ReportedRun]:
     """Return the first run of each row that has the seed of most rows: losses of two seeds do not compare."""
-    seeds = Counter(seed for runs in rows for seed in dict.fromkeys(run.seed for run in runs))
+    seeds = Counter(seed for arm in family.arms for seed in dict.fromkeys(run.seed for run in arm.shown))
     seed = max(seeds, key=seeds.__getitem__, default=None)
-    return [run for runs in rows for run in [run for run in runs if run.seed == seed][:1]]
+    return [run for arm in family.arms for run in [run for run in arm.shown if run.seed == seed][:1]]
 
 
-def _details(families: Sequence[Family], context: Context) -> RunDetails:
-    """Read data missing from the summaries, for one run of each arm."""
-    compared = [[arm.shown for arm in family.arms if arm.shown] for family in families if len(family.arms) > 1]
-    runs = [row for rows in compared for row in _of_one_seed(rows)][:MOST_DETAILED]
+def _step0(families: Sequence[Family], context: Context) -> Step0:
+    """Read the losses before the first step, for one run of each arm."""
+    runs = [row for family in families if len(family.arms) > 1 for row in _of_one_seed(family)][:MOST_DETAILED]
     losses = context.tuples_by_run(
         "SELECT run_id, split, value FROM v_eval"
         " WHERE run_id IN ({runs}) AND i = 0 AND metric = 'loss' AND value IS NOT NULL"
@@ -107,20 +104,7 @@ def _details(families: Sequence[Family], context: Context) -> RunDetails:
         " WHERE run_id IN ({runs}) AND name = 'reference_loss_device' AND value IS NOT NULL",
         runs,
     )
-    step0 = {run_id: dict(values) for run_id, values in losses.items()}
-    last_eval = {}
-    sql = "SELECT i, dur_s, phase FROM v_iteration WHERE run_id = ? ORDER BY offset DESC LIMIT 1"
-    for row in runs:
-        for i, dur_s, phase in context.tuples(sql, [row.run_id]) if "unsynced" in taints(row) else ():
-            if phase == "eval_iter":
-                last_eval[row.run_id] = (i, dur_s)
-    return RunDetails(step0, last_eval)
-
-
-class MeanStep(NamedTuple):
-    label: str
-    n_runs: int
-    mean_step_s: float
+    return {run_id: dict(values) for run_id, values in losses.items()}
 
 
 def _mean_steps(families: Iterable[Family], context: Context) -> list[Section]:
@@ -134,7 +118,11 @@ def _mean_steps(families: Iterable[Family], context: Context) -> list[Section]:
             [row for arm in arms for row in arm.shown],
         )
         means = [(arm, [mean_s for row in arm.shown for (mean_s,) in metrics.get(row.run_id, [])]) for arm in arms]
-        if rows := [MeanStep(arm.label, len(values), stats.median(values)) for arm, values in means if values]:
+        if rows := [
+            {"label": arm.label, "n_runs": len(values), "mean_step_s": stats.median(values)}
+            for arm, values in means
+            if values
+        ]:
             shown = columns(arm_tables.LABEL, Column("n_runs", "runs", str, True), mean_step)
             tables.append(Section(f"{arm_tables.caption(family)}: mean of the whole training", shown, rows))
     return tables

@@ -9,7 +9,7 @@ from itertools import combinations
 from msgspec.structs import replace
 
 from queue_runner.analysis.comparison import Family, Pair, Question, n_words
-from queue_runner.analysis.findings import RunDetails, describe, ratio
+from queue_runner.analysis.findings import describe, ratio
 from queue_runner.analysis.grouping import word
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.analysis.rounds import Word, judge
@@ -47,7 +47,7 @@ def finish(stored: list[ReportedRun], context: Context) -> Result:
     def sentences(family: Family) -> Iterable[str]:
         fastest = _fastest(family)
         yield from [_in_words(fastest, family)] if fastest else []
-        yield from describe(family, RunDetails(), stated=fastest)
+        yield from describe(family, {}, stated=fastest)
         yield from divergence.wrong_losses(family, curves)
         yield from _last_losses(family, curves)
         yield from _differing_defaults(family, context)

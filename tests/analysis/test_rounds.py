@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from queue_runner.analysis.comparison import Family, Question, compare, families, n_words
-from queue_runner.analysis.findings import RunDetails, describe
+from queue_runner.analysis.findings import describe
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.analysis.rounds import Verdict, Word, mean_interval, rounding_step
 from queue_runner.spec import Aim
@@ -58,7 +58,7 @@ def verdict_of(family: Family) -> Verdict:
 
 
 def text_of(family: Family) -> str:
-    return "\n".join(describe(family, RunDetails()))
+    return "\n".join(describe(family, {}))
 
 
 @pytest.mark.parametrize("n_rounds", [3, 4, 5])

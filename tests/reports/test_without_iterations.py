@@ -19,7 +19,7 @@ def test_a_trainers_log_has_its_mean_step_and_why_there_is_no_more(store: Store,
     import_log.import_logs(store.layout, [log], "trainer", {"device": "mps"})
     result = store.report()
     (section,) = [one for one in result.sections if "mean of the whole training" in one.title]
-    assert section.rows[0].mean_step_s == pytest.approx(1 / 3.45)
+    assert section.rows[0]["mean_step_s"] == pytest.approx(1 / 3.45)
     text = printing.as_text("devices", result, "table", explain=True)
     assert "mean step, ms" in text and "289.9" in text
     assert "not compared" in words(result) and "TrainerCallback" in words(result)
