@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 
@@ -26,12 +27,10 @@ class Below:
         self._folder, self._name = folder, name
 
     def __get__(self, owner: object, _type: type | None = None) -> Path:
-        return _below(getattr(owner, self._folder), self._name)
+        return _joined(getattr(owner, self._folder), self._name)
 
 
-@lru_cache(maxsize=256)
-def _below(folder: Path, name: str) -> Path:
-    return folder / name
+_joined: Callable[[Path, str], Path] = lru_cache(maxsize=256)(Path.__truediv__)
 
 
 class Layout(Struct, frozen=True):
@@ -80,7 +79,10 @@ def home() -> Path:
     The path is absolute and need not exist. Raises: MpsqError when MPSQ_HOME is relative, or it is not valid UTF-8.
     """
     chosen = os.environ.get("MPSQ_HOME")
-    place = _said(chosen) if chosen else home_of_checkout() or data_folder()
+    place = Path(os.path.expanduser(chosen)) if chosen else home_of_checkout() or data_folder()  # noqa: PTH111
+    if chosen and not place.is_absolute():
+        hint = f"set it to an absolute path, such as {Path.cwd() / chosen}"
+        raise MpsqError(f'MPSQ_HOME is a relative path: "{chosen}"', hint)
     try:
         str(place).encode()  # SQLite's own texts have it
     except UnicodeEncodeError:
@@ -159,16 +161,3 @@ def expanded(text: str | Path) -> Path:
         raise UsageError(
             f"{text} begins with the home of a user that does not exist", "write the whole path"
         ) from error
-
-
-def _said(text: str) -> Path:
-    try:
-        path = Path(text).expanduser()
-    except RuntimeError:  # no home for the user in ~user
-        path = Path(text)
-    if not path.is_absolute():
-        raise MpsqError(
-            f'MPSQ_HOME is a relative path: "{text}"',
-            f"set it to an absolute path, such as {Path.cwd() / text}",
-        )
-    return path
