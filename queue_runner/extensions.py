@@ -118,39 +118,41 @@ def options(command: str) -> list[AddedOption]:
 
 def importers() -> list[Any]:
     """Return the modules that read other files than logs for `mpsq import`."""
-    return [import_module(extension.importer) for extension in installed() if extension.importer]
+    return _added("importer")
+
+
+def _added(name: str) -> list[Any]:
+    """Return what each installed extension that has this field names in it."""
+    return [load(reference) for extension in installed() if (reference := getattr(extension, name))]
 
 
 def worker_parts(layout: Layout, settings: Config, engine: object, log: Callable[[str], None]) -> list[WorkerPart]:
     """Make the parts that are added to the worker."""
-    makers = [load(extension.worker_part) for extension in installed() if extension.worker_part]
-    return [make(layout, settings, engine, log) for make in makers]
+    return [make(layout, settings, engine, log) for make in _added("worker_part")]
 
 
 def placement() -> Any:
     """Return the module that decides where jobs with --on run. Raises: UsageError where none is installed."""
-    for extension in installed():
-        if extension.placement:
-            return import_module(extension.placement)
+    for module in _added("placement"):
+        return module
     raise UsageError("this mpsq cannot send jobs to other machines", "reinstall it with queue_runner.remote")
 
 
 def target_checks() -> Callable[..., list[Check]] | None:
     """Return the function that checks a target of --on; None where no package sends runs to other machines."""
-    return next((load(extension.target_checks) for extension in installed() if extension.target_checks), None)
+    return next(iter(_added("target_checks")), None)
 
 
 def status_lines(connection: sqlite3.Connection) -> list[tuple[str, str]]:
     """Return the lines that are added to `mpsq status`, each with its name: on submissions with an added goal."""
     if connection.execute("SELECT 1 FROM groups WHERE until LIKE '% %' LIMIT 1").fetchone() is None:
         return []  # else every status would look for extensions, which takes 20 ms
-    makers = [load(extension.status_lines) for extension in installed() if extension.status_lines]
-    return [line for make in makers for line in make(connection)]
+    return [line for make in _added("status_lines") for line in make(connection)]
 
 
 def erasure_checks() -> list[Callable[[Any, Collection[int]], None]]:
     """Return the functions that refuse to erase jobs whose results must stay."""
-    return [load(extension.refuses_erasure) for extension in installed() if extension.refuses_erasure]
+    return _added("refuses_erasure")
 
 
 def goal(text: str) -> Callable[[Sequence[Any]], str] | None:
@@ -165,6 +167,6 @@ def goal(text: str) -> Callable[[Sequence[Any]], str] | None:
 
 
 def load(reference: str) -> Any:
-    """Import what "module:attribute" names."""
+    """Import what "module:attribute" or "module" names."""
     module, _, attribute = reference.partition(":")
-    return getattr(import_module(module), attribute)
+    return getattr(import_module(module), attribute) if attribute else import_module(module)
