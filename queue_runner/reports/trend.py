@@ -268,7 +268,7 @@ def _step(step: Step, points: Sequence[HistoryPoint], by: str) -> TrendStep:
 
 
 def _sentences(rows: Sequence[TrendRow]) -> Iterable[str]:
-    """Return a sentence for each step, the newest of each row first, and the changes at which nothing happened."""
+    """Return a sentence for each step, the newest of each row first."""
     for row in rows:
         for step in reversed(row.steps):
             text = f"{row.label}: {row.size(step)} since {step.since}, {_day(step.since_at)}; {_cause(step)}"
@@ -276,13 +276,6 @@ def _sentences(rows: Sequence[TrendRow]) -> Iterable[str]:
     n = sum(not row.steps for row in rows)
     if n:
         yield f"no step in {units.counted(n, 'row')}"
-    for row in rows:
-        at_steps = {text for step in row.steps for text in step.changes}
-        for point in row.points:
-            if others := [text for text in point.changes if text not in at_steps]:
-                yield Finding(
-                    f"{row.label}: no step at {point.name}, {_day(point.at)}: {units.listed(others, _MOST_CHANGES)}"
-                )
 
 
 def _cause(step: TrendStep) -> str:
