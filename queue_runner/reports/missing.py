@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from itertools import pairwise
 
 from queue_runner import units
 from queue_runner.analysis.reported_run import ReportedRun
+from queue_runner.lanes import listed
 from queue_runner.monitor.answers import select_runs
 from queue_runner.monitor.answers.run_query import Context
 from queue_runner.monitor.run_view import JobQuestion, stored_spec
@@ -30,16 +30,9 @@ _NEWEST_GROUPS = (
 ONLY = f"group_id = ({_NEWEST_GROUPS} 1)"
 
 
-def _ranges(jobs: Sequence[int]) -> str:
-    """Return ascending numbers with those in a row as one: "1-480 512"."""
-    steps = [k for k in range(1, len(jobs)) if jobs[k] != jobs[k - 1] + 1]
-    parts = [jobs[a:b] for a, b in pairwise([0, *steps, len(jobs)])]
-    return " ".join(f"{part[0]}-{part[-1]}" if len(part) > 2 else " ".join(map(str, part)) for part in parts)
-
-
 COLUMNS = (
     Column("label", "row", flexible=True, value=lambda gap: _label(gap)),
-    Column("jobs", "jobs", _ranges, flexible=True, value=lambda gap: list(gap.jobs)),
+    Column("jobs", "jobs", lambda jobs: listed(jobs).replace(",", " "), flexible=True, value=lambda gap: gap.jobs),
     Column("wanted", "requested", units.count, True, value=lambda gap: gap.repeats),
     Column("valid", "valid", units.count, True),
     Column("coming", "queued", units.count, True),
@@ -66,12 +59,9 @@ def finish(rows: list[ReportedRun], context: Context) -> Result:
     gaps = incomplete.gaps
     lacks = sum(gap.repeats - gap.valid for gap in gaps)
     if not gaps:
-        runs = (
-            "the requested run has"
-            if incomplete.repeats == 1
-            else f"{units.count(incomplete.repeats)} requested runs have"
-        )
-        lines.append(f"nothing is missing: {'all ' * (incomplete.repeats > 1)}{runs} a valid result")
+        n = incomplete.repeats
+        runs = f"all {units.count(n)} requested runs have" if n > 1 else "the requested run has"
+        lines.append(f"nothing is missing: {runs} a valid result")
     else:
         where = f"{units.count(len(gaps))} of {units.count(incomplete.cells)} row{'s' * (incomplete.cells > 1)}"
         lines.append(f"{units.count(lacks)} of {units.count(incomplete.repeats)} runs lack a valid result, in {where}")
