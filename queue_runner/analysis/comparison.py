@@ -222,8 +222,19 @@ def _with_chosen(families: Sequence[Family], vs: Mapping[str, Any]) -> list[Fami
     requested = ",".join(_asked(name, value) for name, value in vs.items())
     chosen = []
     named = {arm.key["subject"] for family in families for arm in family.arms}
+
+    def is_chosen(arm: Arm, is_same: Callable[[Any, Any], bool]) -> bool:
+        """Return whether the arm has the values; they may name a workload even if its runs have custom names."""
+        return all(
+            any(row.workload == value for row in arm.runs)
+            if name == "subject" and value not in named
+            else is_same(arm.key.get(name), value)
+            for name, value in vs.items()
+        )
+
     for family in families:
-        match = _with_values(family, vs, named, _same) or _with_values(family, vs, named, _equal)
+        match = [arm for arm in family.arms if is_chosen(arm, _same)]
+        match = match or [arm for arm in family.arms if is_chosen(arm, _equal)]
         if "resumed" not in vs:
             match = [arm for arm in match if not arm.key.get("resumed")] or match
         if len(match) > 1:
@@ -234,25 +245,12 @@ def _with_chosen(families: Sequence[Family], vs: Mapping[str, Any]) -> list[Fami
                 + ",".join([requested, *(_asked(name, match[0].key[name]) for name in apart)]),
             )
         base = match[0] if match else None
-        is_chosen = base is not _default_baseline(family).baseline
-        chosen.append(replace(family, baseline=base, why=CHOSEN, is_chosen=is_chosen))
+        differs = base is not _default_baseline(family).baseline
+        chosen.append(replace(family, baseline=base, why=CHOSEN, is_chosen=differs))
     if families and not any(family.baseline for family in chosen):
         rows = list(dict.fromkeys(arm.label for family in families for arm in family.arms))
         raise UsageError(f"--vs {requested} matches none of the rows", f"the rows: {', '.join(rows[:8])}")
     return chosen
-
-
-def _with_values(
-    family: Family, values: Mapping[str, Any], named: Collection[Any], is_same: Callable[[Any, Any], bool]
-) -> list[Arm]:
-    return [arm for arm in family.arms if all(_is(arm, name, value, named, is_same) for name, value in values.items())]
-
-
-def _is(arm: Arm, name: str, value: Any, named: Collection[Any], is_same: Callable[[Any, Any], bool]) -> bool:
-    """Return whether the arm has the value, which may name a workload even if its runs have custom names."""
-    if name == "subject" and value not in named:
-        return any(row.workload == value for row in arm.runs)
-    return is_same(arm.key.get(name), value)
 
 
 def _same(value: Any, requested: Any) -> bool:

@@ -51,13 +51,14 @@ def obstacles(arms: Sequence[Arm], named: Collection[str] = ()) -> dict[str, str
         names |= dict.fromkeys(LOSSES)
     compared = {name: _same_seed(arms) or _repeated(arms, name) for name in names if _varies(arms, name, name in named)}
     several = sum(bool(arm.used) for arm in arms) > 1
-    return compared | {name: _absent(rows, name) if several else "" for name in {*named} - compared.keys()}
+    for name in {*named} - compared.keys():
+        no_run = all(value(row, name) is None for row in rows)
+        why = "no run has it: check its name, and the pattern of --metric" if no_run else _IN_ONE_ROW
+        compared[name] = why if several else ""
+    return compared
 
 
-def _absent(rows: Sequence[ReportedRun], name: str) -> str:
-    if all(value(row, name) is None for row in rows):
-        return "no run has it: check its name, and the pattern of --metric"
-    return "fewer than two rows have it; --metric reads it from the output, mpsq_report sends it"
+_IN_ONE_ROW = "fewer than two rows have it; --metric reads it from the output, mpsq_report sends it"
 
 
 def mean(arm: Arm, name: str) -> float | None:
