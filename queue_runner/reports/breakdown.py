@@ -6,9 +6,10 @@ ones that it shows, and the rest, of which it says nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from statistics import fmean
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from queue_runner import units
 from queue_runner.analysis import comparison
@@ -87,8 +88,8 @@ def finish(stored: list[ReportedRun], context: Context) -> Result:
     logs = {run_id: [LoggedPhase(*values) for values in rows] for run_id, rows in phases.items()}
     for family in families:
         by_log = {arm: _logged(arm, logs) for arm in family.arms}
-        timed = [_rows(arm) for arm, runs in by_log.items() if _timed(arm) and not runs]
-        logged = [_logged_rows(arm, runs, logs) for arm, runs in by_log.items() if runs]
+        timed = [_parts(arm, runs, _means(runs)) for arm in family.arms if (runs := _timed(arm)) and not by_log[arm]]
+        logged = [_parts(arm, runs, _logged_means(runs, logs)) for arm, runs in by_log.items() if runs]
         raw += [row for table in (*timed, *logged) for row in table]
         title = f"{arm_tables.caption(family)}: seconds and % of real"
         for tables, what in ((timed, title), (logged, f"{title}, as far as the logs tell")):
@@ -112,21 +113,19 @@ def _timed(arm: Arm) -> list[ReportedRun]:
     return [row for row in timed if row.other_s is not None] or timed
 
 
-def _rows(arm: Arm) -> list[PartTime]:
+def _means(runs: Sequence[ReportedRun]) -> dict[str, float | None]:
     """Return mean seconds by part, `real` last; None where no run reported the part."""
-    runs = _timed(arm)
     known = {part: [getattr(row, f"{part}_s") for row in runs] for part in (*PARTS, "real")}
     if any(row.other_s is not None for row in runs):
         known["slept"] = [value or 0.0 for value in known["slept"]]
-    means = {part: None if None in values else fmean(values) for part, values in known.items()}
-    return _parts(means, arm, [row.run for row in runs])
+    return {part: None if None in values else fmean(values) for part, values in known.items()}
 
 
-def _parts(means: Mapping[str, float | None], arm: Arm, runs: Sequence[str]) -> list[PartTime]:
+def _parts(arm: Arm, runs: Sequence[ReportedRun], means: Mapping[str, float | None]) -> list[PartTime]:
     """Return the rows of an arm from seconds by part, `real` among them."""
-    real_s = means["real"]
+    names, real_s = [row.run for row in runs], means["real"]
     return [
-        PartTime(arm.label, list(runs), part, dur_s, dur_s / real_s if dur_s is not None and real_s else None)
+        PartTime(arm.label, names, part, dur_s, dur_s / real_s if dur_s is not None and real_s else None)
         for part, dur_s in means.items()
     ]
 
@@ -147,21 +146,18 @@ def _side_by_side(tables: Iterable[list[PartTime]]) -> Iterator[list[list[PartTi
 
 
 def _section(title: str, group: Sequence[list[PartTime]]) -> Section:
-    """Build a table whose rows are tuples: one part of each arm."""
-    shown = [Column("part", "", value=lambda parts: parts[0].part)]
+    """Build a table with the seconds and the per cent of each arm side by side."""
+    shown = [Column("part", "")]
+    rows: list[dict[str, Any]] = [{"part": part.part} for part in group[0]]
     for k, table in enumerate(group):
         label = elide(table[0].label, WIDEST)
-        shown.append(Column(f"s{k}", label, units.seconds, True, value=_at(k, "dur_s")))
-        shown.append(Column(f"share{k}", "%", _percent, True, value=_at(k, "share")))
-    return Section(title, shown, list(zip(*group, strict=True)))
+        shown += [Column(f"s{k}", label, units.seconds, True), Column(f"percent{k}", "%", _to_a_tenth, True)]
+        for row, part in zip(rows, table, strict=True):
+            row |= {f"s{k}": part.dur_s, f"percent{k}": None if part.share is None else part.share * 100}
+    return Section(title, shown, rows)
 
 
-def _at(k: int, name: str) -> Callable[[Sequence[PartTime]], float | None]:
-    return lambda parts: getattr(parts[k], name)
-
-
-def _percent(share: float | None) -> str:
-    return units.seconds(None if share is None else share * 100, 1)
+_to_a_tenth = partial(units.seconds, decimals=1)
 
 
 def _notes(arm: Arm) -> list[str]:
@@ -185,21 +181,14 @@ def _logged(arm: Arm, logs: Logs) -> list[ReportedRun]:
     return [row for row in runs if row.real_s is not None] or runs
 
 
-def _logged_rows(arm: Arm, runs: Sequence[ReportedRun], logs: Logs) -> list[PartTime]:
+def _logged_means(runs: Sequence[ReportedRun], logs: Logs) -> dict[str, float | None]:
     """Return mean seconds by part, `real` last, as far as the logs tell."""
-    sums = [_sums(logs[row.run_id]) for row in runs]
-    parts: dict[str, float | None] = {part: fmean(by_part[part] for by_part in sums) for part in sums[0]}
+    sums = dict.fromkeys((FIRST, WITH_EVAL, OTHERS), 0.0)
+    for phase in (phase for row in runs for phase in logs[row.run_id]):
+        sums[_PART.get(phase.phase, FIRST)] += phase.sum_s / len(runs)
     times = [row.real_s for row in runs if row.real_s is not None]
     real_s = fmean(times) if len(times) == len(runs) else None
-    parts[REST] = None if real_s is None else real_s - sum(x for x in parts.values() if x is not None)
-    return _parts({**parts, "real": real_s}, arm, [row.run for row in runs])
-
-
-def _sums(phases: Sequence[LoggedPhase]) -> dict[str, float]:
-    sums = dict.fromkeys((FIRST, WITH_EVAL, OTHERS), 0.0)
-    for phase in phases:
-        sums[_PART.get(phase.phase, FIRST)] += phase.sum_s
-    return sums
+    return {**sums, REST: None if real_s is None else real_s - sum(sums.values()), "real": real_s}
 
 
 def _left_out(row: ReportedRun, phases: Sequence[LoggedPhase]) -> list[str]:
