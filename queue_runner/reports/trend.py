@@ -11,6 +11,7 @@ import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
+from operator import itemgetter
 from statistics import fmean
 from typing import Any
 
@@ -201,7 +202,7 @@ def _versions(data: Mapping[str, Any]) -> dict[str, str]:
 def _points(runs: Sequence[ReportedRun], by: str, states: Mapping[int, Mapping[str, str]]) -> list[HistoryPoint]:
     """Return the history of a row: the geometric mean of the times of each submission, or the mean of the metric."""
     wall = any(run.median_s is None for run in runs)
-    points: list[tuple[HistoryPoint, Mapping[str, str]]] = []
+    points: list[tuple[Any, ...]] = []
     for (group_id, _), attempts in by_key(runs, lambda run: (run.group_id, run.software_hash)).items():
         rows = not_replaced(attempts)
         values = [value for run in rows if (value := _value(run, by, wall)) is not None]
@@ -209,13 +210,10 @@ def _points(runs: Sequence[ReportedRun], by: str, states: Mapping[int, Mapping[s
         if values and times:
             value = fmean(values) if by else stats.geometric_mean(values)
             where = f"g{group_id}" if group_id is not None else rows[0].run
-            points.append((HistoryPoint(min(times), value, where, len(values)), states[rows[-1].run_id]))
-    points.sort(key=lambda pair: pair[0].at)
-    changed = [_changes(before, after) for (_, before), (_, after) in pairwise([*points[:1], *points])]
-    return [
-        HistoryPoint(point.at, point.value, point.name, point.n_runs, changes)
-        for (point, _), changes in zip(points, changed, strict=True)
-    ]
+            points.append((min(times), value, where, len(values), states[rows[-1].run_id]))
+    points.sort(key=itemgetter(0))
+    pairs = pairwise([*points[:1], *points])
+    return [HistoryPoint(*(*point, _changes(before[-1], state))) for before, (*point, state) in pairs]
 
 
 def _value(run: ReportedRun, by: str, wall: bool) -> float | None:
