@@ -191,14 +191,15 @@ def find_curves(
 
 
 def number(value: Any) -> float | None:
-    """Return a setting's value if it is a finite number, else None; a command's values are strings."""
+    """Return a setting's value if it is a finite number, as an integer where possible, else None; a command's values
+    are strings."""
     if isinstance(value, bool) or value is None:
         return None
     try:
         x = float(value)
     except (TypeError, ValueError, OverflowError):
         return None
-    return x if math.isfinite(x) else None
+    return None if not math.isfinite(x) else int(x) if x == int(x) else x
 
 
 def _choice(rows: Sequence[ReportedRun], numbers: Mapping[int, Mapping[str, float]]) -> str | None:
@@ -207,7 +208,7 @@ def _choice(rows: Sequence[ReportedRun], numbers: Mapping[int, Mapping[str, floa
     searched = [str(row.find_max).partition("=")[0] for row in rows if row.find_max]
     if searched:
         return searched[-1]
-    requested = {name for row in rows for name, value in row.settings.items() if _is_integer(value)}
+    requested = {name for row in rows for name, value in row.settings.items() if isinstance(number(value), int)}
     values = {
         name: {numbers[row.run_id][name] for row in rows if name in numbers[row.run_id]}
         for name in sorted(requested)
@@ -218,11 +219,6 @@ def _choice(rows: Sequence[ReportedRun], numbers: Mapping[int, Mapping[str, floa
     return first[0] if first else max(several, key=lambda name: len(values[name]), default=None)
 
 
-def _is_integer(value: Any) -> bool:
-    x = number(value)
-    return x is not None and x == int(x)
-
-
 def _over(name: str, rows: Sequence[ReportedRun], values: Mapping[int, float], include_invalid: bool) -> list[Curve]:
     """Return the curves over the setting `name`, whose values by run are given."""
     requested = {factor for row in rows for factor in row.settings}
@@ -230,11 +226,18 @@ def _over(name: str, rows: Sequence[ReportedRun], values: Mapping[int, float], i
     if any(row.find_max for row in rows):  # one search is one curve: its answer is over all its probes
         factors = {factor for factor in factors if factor in requested or not _is_software(factor)}
     names = [*SUBJECT, *MAIN, *sorted(factors)]
-    members = by_key((row for row in rows if row.median_s is not None), lambda row: _key(row, names))
-    fixed = {at for at, factor in enumerate(names) if factor in requested}
+
+    def key_of(row: ReportedRun) -> tuple[Any, ...]:
+        return tuple(value_of(row, name) for name in names)
+
+    def agree(known: tuple[Any, ...], key: tuple[Any, ...]) -> bool:
+        """Return whether no value known of both differs; a missing setting differs."""
+        pairs = zip(names, known, key, strict=True)
+        return all(a == b or (factor not in requested and None in (a, b)) for factor, a, b in pairs)
+
+    members = by_key((row for row in rows if row.median_s is not None), key_of)
     for row in (row for row in rows if row.median_s is None and row.state == State.DONE):
-        key = _key(row, names)
-        for same in [known for known in members if _agree(known, key, fixed)] or [key]:
+        for same in [known for known in members if agree(known, key_of(row))] or [key_of(row)]:
             members.setdefault(same, []).append(row)
     curves = []
     for key, runs in members.items():
@@ -245,19 +248,9 @@ def _over(name: str, rows: Sequence[ReportedRun], values: Mapping[int, float], i
     return [curve for curve in curves if len(curve.points) > 1 or curve.first.find_max]
 
 
-def _key(row: ReportedRun, names: Sequence[str]) -> tuple[Any, ...]:
-    return tuple(value_of(row, name) for name in names)
-
-
 def _is_software(name: str) -> bool:
     """Return whether a factor that is not a setting is a version, or the code: it follows from the request."""
     return name not in ("env", "resumed", "arguments") and not name.startswith("mps_")
-
-
-def _agree(known: tuple[Any, ...], key: tuple[Any, ...], settings: set[int]) -> bool:
-    """Return whether no value known of both differs; a missing setting differs."""
-    pairs = enumerate(zip(known, key, strict=True))
-    return all(a == b or (at not in settings and (a is None or b is None)) for at, (a, b) in pairs)
 
 
 def _point(key: Mapping[str, Any], value: float, rows: Sequence[ReportedRun], include_invalid: bool) -> CurvePoint:

@@ -55,11 +55,6 @@ class PointRow(ArmNumbers, Struct, frozen=True):
         return {name: value for name, value in self.curve.key.items() if name not in _KNOWN and value is not None}
 
     @property
-    def value(self) -> float:
-        """The value of the swept setting, as an integer where possible."""
-        return int(self.arm.value) if self.arm.value == int(self.arm.value) else self.arm.value
-
-    @property
     def share_of_best(self) -> float | None:
         """The throughput as a share of the highest of the curve."""
         curve, knee = self.curve, self.curve.knee
@@ -89,7 +84,7 @@ COLUMNS = columns(
     *through("curve.first", "framework framework_version device device_name compile dtype"),
     "factors",
     Column("setting", "setting", value=attrgetter("curve.name")),
-    Column("value", "value", units.number, True),
+    Column("value", "value", units.number, True, value=attrgetter("arm.value")),
     "runs",
     Column("n_timed", "timed", units.count, True, value=lambda row: len(row.arm.with_time)),
     *through("arm", "valid"),
@@ -155,7 +150,7 @@ def _section(curve: Curve, marks: footnotes.CaveatMarks) -> Section:
     kinds = {point.memory[1] for point in curve.points} - {None}
     memory = next(iter(kinds)) if len(kinds) == 1 else "memory"
     shown = columns(
-        Column("value", curve.name, _value, True),
+        Column("value", curve.name, _value, True, value=attrgetter("arm.value")),
         arm_tables.RUNS,
         arm_tables.MS,
         *marks.columns(rows),
@@ -230,8 +225,8 @@ def _fit_words(curve: Curve) -> str:
 
 
 def _value(x: float) -> str:
-    """Format a value of the setting, as an integer where possible."""
-    return units.count(int(x)) if x == int(x) else units.number(x, 6)
+    """Format a value of the setting."""
+    return units.count(x) if isinstance(x, int) else units.number(x, 6)
 
 
 def _notes(curves: Sequence[Curve], marks: footnotes.CaveatMarks) -> Iterable[str]:
