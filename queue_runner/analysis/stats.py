@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from itertools import pairwise
+from itertools import combinations, pairwise
 from statistics import median as median
 from statistics import quantiles
 from typing import Any, TypeVar
@@ -92,9 +92,12 @@ def slope(positions: Sequence[float], xs: Sequence[float]) -> Slope | None:
     The formula ignores autocorrelation: it is applied to the medians of SLOPE_BLOCKS blocks, and the interval is still
     too narrow for a random walk.
     """
-    positions, xs = _thinned(positions, xs, SLOPE_BLOCKS)
-    n = len(xs)
-    slopes = sorted(_slopes(positions, xs))
+    if (n := len(xs)) > SLOPE_BLOCKS:
+        blocks = list(pairwise(n * k // SLOPE_BLOCKS for k in range(SLOPE_BLOCKS + 1)))
+        positions, xs = ([median(values[a:b]) for a, b in blocks] for values in (positions, xs))
+        n = len(xs)
+    points = zip(positions, xs, strict=True)
+    slopes = sorted((y2 - y1) / (x2 - x1) for (x1, y1), (x2, y2) in combinations(points, 2) if x1 != x2)
     if n < 5 or not slopes:
         return None
     ties = Counter(xs).values()
@@ -102,21 +105,3 @@ def slope(positions: Sequence[float], xs: Sequence[float]) -> Slope | None:
     reach = Z_95 * math.sqrt(max(0.0, variance))
     low = max(0, math.floor((len(slopes) - reach) / 2) - 1)  # the M-th smallest and the M-th largest
     return Slope(median(slopes), slopes[low], slopes[len(slopes) - 1 - low])
-
-
-def _thinned(positions: Sequence[float], xs: Sequence[float], n_blocks: int) -> tuple[Sequence[float], Sequence[float]]:
-    n = len(xs)
-    if n <= n_blocks:
-        return positions, xs
-    cuts = [n * k // n_blocks for k in range(n_blocks + 1)]
-    blocks = list(pairwise(cuts))
-    return [median(positions[a:b]) for a, b in blocks], [median(xs[a:b]) for a, b in blocks]
-
-
-def _slopes(positions: Sequence[float], xs: Sequence[float]) -> list[float]:
-    return [
-        (xs[k] - xs[j]) / (positions[k] - positions[j])
-        for j in range(len(xs))
-        for k in range(j + 1, len(xs))
-        if positions[k] != positions[j]
-    ]

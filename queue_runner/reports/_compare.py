@@ -103,48 +103,47 @@ def finish(stored: list[ReportedRun], context: Context) -> Result:
         )
         for match in _matches(*sides)
     ]
-    arms = [arm for match in matches for arm in (match.first, match.second)]
+    every = [arm for match in matches for arm in (match.first, match.second)]
     whole = answers.whole(rows, context)
     by_unit = {
-        unit: compare_each([(m.second, m.first) for m in same if not _obstacle(m)], arms, question, whole)
+        unit: compare_each([(m.second, m.first) for m in same if not _obstacle(m)], every, question, whole)
         for unit, same in by_key(matches, _unit).items()
     }
-    families = [_of_match(match, by_unit[_unit(match)]) for match in matches]
+    families = []
+    for match in matches:
+        compared = by_unit[_unit(match)]
+        pairs = [pair for pair in compared.pairs if pair.arm is match.second]
+        arms = [match.first, match.second]
+        families.append(replace(compared, arms=arms, baseline=match.first, why="the first side", pairs=pairs))
     differ = [*_differences(sides), *_facts(sides, context)]
     measured = [line for match, family in zip(matches, families, strict=True) for line in _measured(match, family)]
     titles = [elide(name, MOST_TITLE) for name in names]
 
-    def sides_in(right: bool) -> list[Column]:
-        return [
-            Column(f"text{n}", title, right=right, flexible=not right, value=partial(_text_of, side=n))
-            for n, title in enumerate(titles)
-        ]
+    def side(n: int, right: bool) -> Column:
+        return Column(
+            f"text{n}", titles[n], right=right, flexible=not right, value=lambda line: elide(line.texts[n], MOST_TEXT)
+        )
 
     row = [Column("row", "", flexible=True)] if any(match.label for match in matches) else []
     over = f"{names[1]} over {names[0]}"
     change = Column("change", f"{over if len(over) <= 2 * MOST_TITLE else '2nd over 1st'} (95 % CI)")
     verdict = Column("verdict", "verdict", value=lambda line: str(line.answer.word) if line.answer else units.MISSING)
+    results = [*row, Column("name", "measured"), side(0, right=True), side(1, right=True), change, verdict]
     sections = [
-        Section(_shared(sides), [Column("name", "differs"), *sides_in(right=False)], differ),
-        Section("", [*row, Column("name", "measured"), *sides_in(right=True), change, verdict], measured),
+        Section(_shared(sides), [Column("name", "differs"), side(0, right=False), side(1, right=False)], differ),
+        Section(
+            "", [*row, Column("name", "measured"), side(0, right=True), side(1, right=True), change, verdict], measured
+        ),
     ]
     sentences = [line for family in families for line in _sentences(family)]
-    lines = [*dict.fromkeys(sentences), *filter(None, map(_obstacle, matches)), *_unmatched(sides, matches, names)]
+    lines = [*dict.fromkeys(sentences), *filter(None, map(_obstacle, matches))]
+    unmatched = [(len(side) - len(matches), name) for side, name in zip(sides, names, strict=True)]
+    lines += [f"{units.counted(n, 'row')} of {name} without a counterpart" for n, name in unmatched if n]
     return Result(COLUMNS, [*differ, *measured], sections, lines, families=families)
 
 
 def _unit(match: Match) -> str:
     return differing_work((match.first, match.second))
-
-
-def _of_match(match: Match, compared: Family) -> Family:
-    pairs = [pair for pair in compared.pairs if pair.arm is match.second]
-    arms = [match.first, match.second]
-    return replace(compared, arms=arms, baseline=match.first, why="the first side", pairs=pairs)
-
-
-def _text_of(line: SideBySide, side: int) -> str:
-    return elide(line.texts[side], MOST_TEXT)
 
 
 def _name(side: Options) -> str:
@@ -258,12 +257,6 @@ def _obstacle(match: Match) -> str:
         return f"the times of {' and '.join(times)} are not compared"
     without = next((arm.label for arm in (first, second) if not arm.times), "")
     return f"{without} has no valid run" if without else ""
-
-
-def _unmatched(sides: Sequence[Sequence[Arm]], matches: Sequence[Match], names: Sequence[str]) -> Iterable[str]:
-    for side, name in zip(sides, names, strict=True):
-        if n := len(side) - len(matches):
-            yield f"{units.counted(n, 'row')} of {name} without a counterpart"
 
 
 def _measured(match: Match, compared: Family) -> Iterable[SideBySide]:

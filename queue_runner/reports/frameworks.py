@@ -52,7 +52,7 @@ def finish(stored: list[ReportedRun], context: Context) -> Result:
         yield from _last_losses(family, curves)
         yield from _differing_defaults(family, context)
 
-    several = [family for family in families if _n_frameworks(family) > 1]
+    several = [f for f in families if len({arm.key["framework"] for arm in f.arms if arm.shown}) > 1]
     result = compared("mpsq report frameworks", COLUMNS, rows, several, sentences, context)
     if not several:
         which = "of a second framework for the same settings (mpsq submit nanogpt --framework torch,mlx,tinygrad,jax)"
@@ -65,11 +65,6 @@ def _asked(prepared: Iterable[ReportedRun], context: Context) -> tuple[list[Repo
     rows = sweeps.add(prepared, context, declared="name" in context.options.vs)
     question = prepare.question(rows, context)
     return rows, replace(question, settings=[*question.settings, "device", "dtype"])
-
-
-def _n_frameworks(family: Family) -> int:
-    """Return how many frameworks have numbers to show."""
-    return len({arm.key["framework"] for arm in family.arms if arm.shown})
 
 
 def _fastest(family: Family) -> Pair | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from queue_runner import units
 from queue_runner.analysis import comparison, energy, gpu_use, stats
-from queue_runner.analysis.energy import Energy, IterationEnergy
+from queue_runner.analysis.energy import IterationEnergy
 from queue_runner.analysis.gpu_use import PhaseUse
 from queue_runner.analysis.grouping import Arm
 from queue_runner.analysis.points import PhaseMark
@@ -99,7 +99,7 @@ def finish(stored: list[ReportedRun], context: Context) -> Result:
     runs = prepare.prepare(stored, context)
     families = comparison.families(runs, prepare.question(runs, context)) if runs else []
     uses = _uses(runs, context)
-    lengths = _lengths(runs, context)
+    lengths = {run_id: n for run_id, ((n,),) in context.tuples_by_run(_MEASURED, runs).items()}
     raw: list[PhaseRow] = []
     sections: list[Section] = []
     for family in families:
@@ -111,9 +111,13 @@ def finish(stored: list[ReportedRun], context: Context) -> Result:
     return Result(COLUMNS, raw, sections, notes=[*_notes(raw)])
 
 
+_MEASURED = (
+    "SELECT run_id, MAX(i) - MIN(i) + 1 FROM v_iteration WHERE phase = 'measure' AND run_id IN ({runs}) GROUP BY run_id"
+)
+"""How many iterations each run measured: those that a log leaves out, too."""
+
+
 def _uses(rows: Sequence[ReportedRun], context: Context) -> dict[int, PhaseUse]:
-    if not rows:
-        return {}
     samples = context.tuples_by_run("SELECT run_id, at, data_json FROM conditions WHERE run_id IN ({runs})", rows)
     sql = "SELECT run_id, t_s, name, edge FROM phases WHERE run_id IN ({runs}) ORDER BY offset"
     marks = context.tuples_by_run(sql, rows)
@@ -129,31 +133,19 @@ def _uses(rows: Sequence[ReportedRun], context: Context) -> dict[int, PhaseUse]:
     return {run_id: use for run_id, use in uses.items() if use is not None}
 
 
-def _lengths(rows: Sequence[ReportedRun], context: Context) -> dict[int, int]:
-    """Return how many iterations each run measured: those that a log leaves out, too."""
-    sql = (
-        "SELECT run_id, MAX(i) - MIN(i) + 1 FROM v_iteration WHERE phase = 'measure' AND run_id IN ({runs})"
-        " GROUP BY run_id"
-    )
-    return {run_id: n for run_id, ((n,),) in context.tuples_by_run(sql, rows).items()} if rows else {}
-
-
 def _row(arm: Arm, uses: Mapping[int, PhaseUse], lengths: Mapping[int, int]) -> PhaseRow | None:
     """Return the use of the runs of the arm that have samples; None if none has any."""
     pairs = [(run, uses[run.run_id]) for run in arm.shown if run.run_id in uses]
-    joules = {part: energy.of_iteration(_energies(part, pairs, lengths)) for part in _METERED}
+    measured = [(run, use) for run, use in pairs if run.run_id in lengths and use.phase != gpu_use.WHOLE]
+    joules = {
+        part: energy.of_iteration(
+            (energies, lengths[run.run_id], run.tokens_per_iter)
+            for run, use in measured
+            if (energies := [energy for meter, energy in use.joules.items() if _part(meter) == part])
+        )
+        for part in _METERED
+    }
     return PhaseRow(arm.label, [run.run for run, _ in pairs], [use for _, use in pairs], joules) if pairs else None
-
-
-def _energies(
-    part: str, uses: Iterable[tuple[ReportedRun, PhaseUse]], lengths: Mapping[int, int]
-) -> Iterator[tuple[Sequence[Energy], int, float | None]]:
-    """Yield, for each run that knows them, the energies of a part, the iterations, and the tokens of an iteration."""
-    for run, use in uses:
-        energies = [energy for meter, energy in use.joules.items() if _part(meter) == part]
-        n = lengths.get(run.run_id)
-        if energies and n and use.phase != gpu_use.WHOLE:
-            yield energies, n, run.tokens_per_iter
 
 
 def _part(meter: str) -> str | None:
