@@ -35,7 +35,6 @@ _STALE_S = 7 * 86400.0
 _WAL_BYTES = 256 << 20
 """A log of this size means no checkpoint for a long time: the worker makes one every five minutes."""
 _LOW_BYTES = 2 << 30
-_WAL_RESET_FIXED = (3, 51, 3)
 _RETURNING = (3, 35)  # UPDATE ... RETURNING
 _SHELL_WORDS = frozenset({"if", "for", "while", "case", "exit", "cd", "export", "eval", "exec", "trap", ".", ":"})
 
@@ -185,8 +184,6 @@ def store(layout: Layout) -> Iterator[Check]:
 def sqlite_version() -> Check:
     """Check that this Python's SQLite supports what the store needs."""
     finding = f"SQLite {sqlite3.sqlite_version}"
-    if sqlite3.sqlite_version_info < _WAL_RESET_FIXED:
-        finding += "; its WAL-reset bug cannot occur here: only the worker checkpoints"
     if sqlite3.sqlite_version_info < _RETURNING:
         return Check("sqlite", "fail", finding, "use a Python whose SQLite is 3.35 or newer")
     return Check("sqlite", "ok", finding)

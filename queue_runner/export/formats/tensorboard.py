@@ -15,9 +15,8 @@ NAME = "tensorboard"
 HELP = "a log directory of TensorBoard, a folder for each run (tensorboardX)"
 _NUMBERS = ("dur_s", "loss", "allocated_bytes", "reserved_bytes")
 _SUMMARY = frozenset({"n_iters", "n_measure", "loss_first", "loss_last", "loss_min", "val_loss_last"})
-_MOST_COLUMNS = 200
-_MOST_BYTES = 240
-"""Of the name of a folder: file systems take 255 bytes."""
+_MOST_COLUMNS = 100
+"""Of the name of a folder: file systems take 255 bytes, and a letter of one column has up to two, of two up to four."""
 
 
 def write(selected: Selected, folder: Path) -> None:
@@ -47,11 +46,8 @@ def write(selected: Selected, folder: Path) -> None:
 
 def folder_name(run: SelectedRun) -> str:
     """Return the run and its settings; of a long one the middle is left out."""
-    end = "" if run.valid else " (not valid)"
-    title, columns = re.sub(r"[^\w.=+()-]+", " ", run.title).strip(), _MOST_COLUMNS - len(end)
-    while len((name := elide(title, columns) + end).encode()) > _MOST_BYTES:
-        columns -= 1
-    return name
+    title = re.sub(r"[^\w.=+()-]+", " ", run.title).strip()
+    return elide(title, _MOST_COLUMNS) + ("" if run.valid else " (not valid)")
 
 
 def _scalars(selected: Selected, run_id: int) -> Iterator[tuple[str, int, float]]:
