@@ -15,7 +15,7 @@ from queue_runner import units
 from queue_runner.analysis.comparison import UNSET, WALL, Family, Pair, disturbed_rounds, without
 from queue_runner.analysis.compile_payoff import break_even_iters, compile_cost_s, main_cache
 from queue_runner.analysis.finding import Caveat, Finding, NextStep
-from queue_runner.analysis.grouping import MAIN, Arm, is_mode, kinds_of_taint, taints, word
+from queue_runner.analysis.grouping import MAIN, Arm, is_mode, kinds_of_taint, word
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.analysis.rounds import Verdict, Word
 from queue_runner.analysis.stats import by_key
@@ -58,7 +58,6 @@ def describe(family: Family, step0: Step0, stated: Pair | None = None) -> list[s
         *without_words(family),
         *other_clock((arm.label, arm.timed) for arm in family.arms),
         *(Finding(line) for pair in family.twins for line in _twin_costs(pair)),
-        *map(Finding, drifts(family.arms)),  # the taint is a caveat as well
         *_step0(family.arms, step0),
         *not_falling(family.arms),
         *others_that_differ(family),
@@ -99,7 +98,7 @@ def _ratios(family: Family, stated: Pair | None) -> list[str]:
     lines += [ratio(pair, family.unit, compiling=True) for pair in rest.twins[:MOST_PAIRS]]
     first = answer(rest)
     lines = [*filter(None, [first, compilation(rest, first)]), *(Finding(line) for line in lines if line != first)]
-    return [*lines, *_open(family), *incomplete([*pairs, *family.twins]), *_disturbed(family), *_rare_events(family)]
+    return [*lines, *_open(family), *incomplete([*pairs, *family.twins]), *_disturbed(family)]
 
 
 def compilation(family: Family, answer: str) -> str:
@@ -207,16 +206,6 @@ def _disturbed(family: Family) -> Iterable[str]:
             yield Caveat(
                 f"without the {rounds} a verdict would change", f": {names} would be {word}, not {pair.verdict.word}"
             )
-
-
-def _rare_events(family: Family) -> Iterable[str]:
-    """Limit the verdicts on rows some of whose iterations take much longer than the others."""
-    decided = {arm for pair in family.pairs if pair.verdict.decided for arm in (pair.arm, pair.baseline)}
-    rows = [arm.label for arm in decided if any("stragglers" in taints(row) for row in arm.timed)]
-    if rows:
-        yield Finding(
-            f"verdicts hold for typical iterations, not for rare slow ones ({', '.join(sorted(rows)[:MOST_FACTORS])})"
-        )
 
 
 def answer(family: Family) -> str:
@@ -351,15 +340,6 @@ def tenths(x_s: float) -> str:
     """Format seconds to a tenth, with thousands separators: "1,255.9"; below 1 s with two significant digits."""
     rounded = round(x_s, 1) if x_s >= 1 else x_s
     return units.number(rounded, len(str(int(rounded))) + 1)
-
-
-def drifts(arms: Sequence[Arm]) -> Iterable[str]:
-    """Report arms whose speed changed during a run; `drift` of a row is the detail of that caveat."""
-    for arm in arms:
-        runs = [row for row in arm.shown if row.drift]
-        if runs:
-            which = f" ({len(runs)} of {len(arm.shown)} runs; {runs[0].run})" if len(arm.shown) > 1 else ""
-            yield f"{arm.label} drifted{which}: {runs[0].drift}"
 
 
 def _step0(arms: Sequence[Arm], step0: Step0) -> Iterable[str]:

@@ -81,8 +81,6 @@ class ReportedRun(RunNumbers, LastEvaluation):
     valid: int | bool = True
     invalid: str | None = None
     """why its numbers are not valid"""
-    drift: str | None = None
-    """the detail of that caveat"""
     flops_per_iter: float | None = None
     tokens_per_iter: float | None = None
     samples_per_iter: float | None = None

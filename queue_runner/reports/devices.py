@@ -64,7 +64,7 @@ def finish(stored: list[ReportedRun], context: Context) -> Result:
     def sentences(family: Family) -> Iterable[str]:
         yield from describe(family, step0)
         yield from divergence.wrong_losses(family, curves)
-        yield from losses.findings(family, context)
+        yield from losses.findings(family)
 
     result = compared("mpsq report", COLUMNS, rows, families, sentences, context)
     by = context.options.aim.by

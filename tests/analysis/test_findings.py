@@ -140,13 +140,6 @@ def test_real_time_is_not_compared_where_the_runs_differ_in_length() -> None:
     assert "real time" not in text
 
 
-def test_drift_is_told_with_its_detail() -> None:
-    detail = "iterations took 25 % longer from number 30 on, 276.2 vs 220.7 ms"
-    drifted = run("mps", 0, 0.22, drift=detail)
-    text = said([run("mps", 0, 0.22), drifted])
-    assert f"drifted (1 of 2 runs; {drifted.run}): {detail}" in text
-
-
 @pytest.mark.parametrize(
     ("losses", "dtype", "sentence"),
     [

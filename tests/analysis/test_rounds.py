@@ -233,13 +233,6 @@ def test_rows_with_several_levels_wait_for_eight_rounds() -> None:
     assert (verdict_of(ask(rows)[0]).word, verdict_of(ask(rows)[0]).given_after) == (Word.FASTER, 8)
 
 
-def test_rare_events_limit_a_word() -> None:
-    base = [0.2 * x for x in STEADY]
-    (family,) = ask([*planned("cpu", base, taints="stragglers"), *planned("mps", [x / 2 for x in base], at=1)])
-    assert verdict_of(family).word is Word.FASTER
-    assert all(x in text_of(family) for x in ("typical iterations", "(cpu eager)"))
-
-
 def test_the_same_within_a_margin() -> None:
     base = [0.2 * x for x in STEADY]
     rows = [*planned("cpu", base), *planned("mps", base[::-1], at=1)]

@@ -45,7 +45,6 @@ RUN = (
     "real_s, slept_s, user_s, sys_s, max_rss_bytes, n_iters, n_measure, "
     f"{select_runs.GPU_MEMORY}, "
     "median_s, mad_s, q1_s, q3_s, mean_s, first_iter_s, first_iter_excess_s, "
-    "(SELECT detail FROM taints WHERE run_id = v_run.run_id AND kind = 'drift') AS drift, "
     "loss_first, loss_last, val_loss_last, setup_s, compile_s, warmup_s, "
     "measure_s, eval_s, checkpoint_s, other_s, projected_real_s, resumed_from"
 )

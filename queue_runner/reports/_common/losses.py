@@ -17,11 +17,6 @@ from queue_runner.analysis.reported_run import LastEvaluation, ReportedRun
 from queue_runner.monitor.answers.run_query import Context
 from queue_runner.store import read
 
-_LAST = (
-    "SELECT r.run_id, (SELECT t.i FROM v_iteration t WHERE t.run_id = r.run_id ORDER BY t.offset DESC LIMIT 1) AS i"
-    " FROM v_run r WHERE r.run_id IN ({runs})"
-)
-
 
 def add(rows: Iterable[ReportedRun], context: Context) -> list[ReportedRun]:
     """Return the rows with LastEvaluation."""
@@ -55,18 +50,11 @@ def steps(evaluation: LastEvaluation) -> str:
     return units.count(last) if first == last else f"{units.count(first)} to {units.count(last)}"
 
 
-def findings(family: Family, context: Context) -> Iterable[str]:
+def findings(family: Family) -> Iterable[str]:
     """Say that evaluations have different steps, such as those of a run of 50 iterations and one of 5,000."""
     losses = [(arm, of_arm(arm)) for arm in family.arms if arm.shown]
     known = [(arm, last) for arm, last in losses if last.eval_step_last is not None]
     if len({(last.eval_step_first, last.eval_step_last) for _, last in known}) < 2:
         return
-    parts = "; ".join(f"{arm.label} at step {steps(last)}{_ended(arm, last, context)}" for arm, last in known)
+    parts = "; ".join(f"{arm.label} at step {steps(last)}" for arm, last in known)
     yield Finding(f"the evaluation losses are from different steps, so they do not compare the rows: {parts}")
-
-
-def _ended(arm: Arm, last: LastEvaluation, context: Context) -> str:
-    """Return where the iterations ended, if they continued after the last evaluation."""
-    ends = [i for values in context.tuples_by_run(_LAST, arm.shown).values() for (i,) in values if i is not None]
-    end = max(ends, default=0)
-    return f" (its last iteration is {units.count(end)})" if end > (last.eval_step_last or 0) else ""
