@@ -131,9 +131,7 @@ def finish(stored: list[ReportedRun], context: Context) -> Result:
     results = [*row, Column("name", "measured"), side(0, right=True), side(1, right=True), change, verdict]
     sections = [
         Section(_shared(sides), [Column("name", "differs"), side(0, right=False), side(1, right=False)], differ),
-        Section(
-            "", [*row, Column("name", "measured"), side(0, right=True), side(1, right=True), change, verdict], measured
-        ),
+        Section("", results, measured),
     ]
     sentences = [line for family in families for line in _sentences(family)]
     lines = [*dict.fromkeys(sentences), *filter(None, map(_obstacle, matches))]
