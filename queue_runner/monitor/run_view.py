@@ -6,7 +6,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from itertools import groupby
+from itertools import groupby, starmap
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -315,9 +315,11 @@ def each_run(
     """Yield runs, reading only the columns of `kind`. `condition` and `order` are trusted SQL."""
     names = kind.__struct_fields__
     conversions = [(names.index(name), convert) for name, convert in _CONVERSIONS.items() if name in names]
-    for row in read.tuples(
-        connection, f"SELECT {', '.join(names)} FROM v_run WHERE {condition} ORDER BY {order}", values
-    ):
+    rows = read.tuples(connection, f"SELECT {', '.join(names)} FROM v_run WHERE {condition} ORDER BY {order}", values)
+    if not conversions:
+        yield from starmap(kind, rows)
+        return
+    for row in rows:
         columns = list(row)
         for index, convert in conversions:
             columns[index] = convert(columns[index])

@@ -83,7 +83,7 @@ def reasons(
 ) -> dict[int, Reason]:
     """Return, by run id, a reason for each run that has not started. `runs` are all that have not ended, in queue
     order, and `remote` the lanes of other machines; the number of queries does not grow with them. With `only`, the ids
-    of runs, no further ones are read once these have their reasons."""
+    of runs, only these get a reason, and no further ones are read then."""
     by_run: dict[int, Reason] = {}
     ahead: list[str] = []
     waiting: set[int] = set()
@@ -102,11 +102,13 @@ def reasons(
         if reason is None:
             spec = stored_spec(specs[run.job_id]) if run.job_id in specs else None
             reason = _of_lane(run, queue, bound.get(run.job_id, ""), spec)
-        by_run[run.run_id] = reason or _of_the_queue(run, queue, ahead, bool(waiting - {run.job_id}))
+        if only is None or run.run_id in only:
+            any_waits = len(waiting) > (run.job_id in waiting)
+            by_run[run.run_id] = reason or _of_the_queue(run, queue, ahead, any_waits)
         if reason is None:
             ahead.append(run.run)
             waiting.add(run.job_id)
-        if only is not None and by_run.keys() >= only:
+        if only is not None and len(by_run) == len(only):
             break
     return by_run
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import pkgutil
 import sqlite3
 from collections.abc import Iterable, Iterator
+from functools import cache
 from importlib import import_module
 from typing import cast
 
@@ -32,6 +33,7 @@ def names() -> list[str]:
     return sorted(_files())
 
 
+@cache
 def _files() -> dict[str, str]:
     """Return the modules by report name as typed: `train_vs_infer` is `train-vs-infer`."""
     modules = [m.name for m in pkgutil.iter_modules(__path__) if not m.name.startswith("_")]

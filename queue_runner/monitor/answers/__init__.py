@@ -62,7 +62,7 @@ def whole(rows: Sequence[ReportedRun], context: Context, ask: Ask = asked) -> li
         return [Family({}, [])]
     groups = ", ".join({str(row.group_id) for row in rows if row.group_id is not None})
     chosen = f"number <> {PREFLIGHT} AND group_id IN ({groups})"
-    options = replace(context.options, where={}, since=None)
+    options = replace(context.options, where={}, since=None, selectors=())  # only a pair that is shown needs its levels
     everything = Context(options, context.connection, chosen, ())
     return comparison.families(*ask(prepare.windowed(everything.runs(SQL), everything), everything))
 
