@@ -41,6 +41,8 @@ _LATER = {
 _CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
 _HASHED = json.JSONEncoder(sort_keys=True)
 _NO_ENV = '"env":null'
+NO_CODE = hashlib.sha256().hexdigest()
+"""The `code` of a command in a folder without code."""
 
 
 def mode_word(compiles: bool | str | None) -> str:

@@ -18,7 +18,7 @@ from queue_runner.host import redact
 from queue_runner.machine_records import Machine, known_fields
 from queue_runner.pages.run_records import RunRecords
 from queue_runner.paths import Layout
-from queue_runner.spec import JobSpec
+from queue_runner.spec import NO_CODE, JobSpec
 from queue_runner.store.read import tuples
 from queue_runner.workloads import command_line
 
@@ -89,7 +89,7 @@ def _flat(name: str, value: Any) -> Iterable[tuple[str, str]]:
             yield from _flat(f"{name}: {key}", item)
     elif isinstance(value, list):
         yield name, ", ".join(str(item) for item in value)[:MOST_CHARS] or units.MISSING
-    elif value is not None:
+    elif value not in (None, NO_CODE):
         (text,) = redact.redact([str(value)])
         yield name, {"True": "yes", "False": "no", "": units.MISSING}.get(text, text)[:MOST_CHARS]
 

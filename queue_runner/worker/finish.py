@@ -23,7 +23,7 @@ from queue_runner.ingest.outcome import failed_on_metal, with_last_words
 from queue_runner.ingest.summarize_run import SelfDescription, self_description
 from queue_runner.machine_records import Machine, known_fields
 from queue_runner.model import WROTE_OUTSIDE, Ending, Outcome, State, Verb
-from queue_runner.spec import JobSpec
+from queue_runner.spec import NO_CODE, JobSpec
 from queue_runner.store import jobs, lane_claims, results, retries
 from queue_runner.store.engine import Connection, Engine, looking, writing
 from queue_runner.store.jobs import Claimed
@@ -210,5 +210,5 @@ def of_software(hello: SelfDescription, spec: JobSpec, system: Mapping[str, Any]
         "python": None if hello.versions else spec.python,
         "system": _of_system() if system is None else dict(system),
         "env": {k: v for k, v in sorted(spec.env.items()) if _MATTERS.match(k) and not _CACHES.search(k)},
-        "code": spec.code or spec.snapshot,
+        "code": None if spec.code == NO_CODE else spec.code or spec.snapshot,
     }

@@ -10,6 +10,7 @@ import pytest
 from queue_runner import reports
 from queue_runner.pages import report_page
 from queue_runner.reports._common.report_options import read_options
+from queue_runner.spec import NO_CODE
 from queue_runner.store import read
 from tests.pages.pages_fixture import evening, page_of
 from tests.pages.test_render import HOSTILE, Seen
@@ -129,6 +130,17 @@ def test_secrets_of_command_lines_and_variables_are_hidden(tmp_path: Path) -> No
     assert page.count("[hidden]") == 2
     store.run(None, None, 0.1, workload=None, argv=["python", "train.py", "--api-key", "ghp_hunter2hunter2hunter2"])
     assert "ghp_hunter2hunter2hunter2" not in page_of(store)
+
+
+@pytest.mark.parametrize("code", [None, "5" * 64])
+def test_the_hash_of_nothing_is_no_code(tmp_path: Path, code: str | None) -> None:
+    """Rows of a folder without code were called code=e3b0c442."""
+    store = Store(tmp_path / "home")
+    for k in range(6):
+        store.run("cpu", False, 0.1, software={"code": code if k % 2 else NO_CODE}, group=k)
+    page = page_of(store)
+    assert NO_CODE[:8] not in page
+    assert ("code=55555555" in page) == (code is not None)
 
 
 def test_too_few_runs_are_a_limit_and_no_good_sign(store: Store) -> None:

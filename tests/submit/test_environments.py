@@ -14,7 +14,7 @@ from queue_runner.client import Client
 from queue_runner.errors import MpsqError, UsageError
 from queue_runner.ingest.summarize_run import SelfDescription
 from queue_runner.paths import Layout
-from queue_runner.spec import JobSpec
+from queue_runner.spec import NO_CODE, JobSpec
 from queue_runner.store.engine import open_engine
 from queue_runner.submit import expand
 from queue_runner.worker import finish
@@ -184,6 +184,17 @@ def test_what_is_in_it_goes_into_the_fingerprint(home: Path, capsys: pytest.Capt
     shown = Cli(capsys).ok("list").out
     assert "env=old" in shown or "env=" in Cli(capsys).ok("show", "1").out
     assert "mps_fallback=on" in Cli(capsys).ok("show", "1").out
+
+
+def test_a_folder_without_code_leaves_none_in_the_fingerprint(
+    home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    layout, folder = empty_queue(home), tmp_path / "empty"
+    folder.mkdir()
+    Cli(capsys).ok("submit", "--cwd", folder, "--", "true")
+    with sqlite3.connect(layout.db) as connection:
+        spec = JobSpec.from_json(*connection.execute("SELECT spec_json FROM jobs").fetchone())
+    assert spec.code == NO_CODE and finish.of_software(SelfDescription(), spec)["code"] is None
 
 
 def test_an_environment_that_a_job_needs_stays(home: Path, capsys: pytest.CaptureFixture[str]) -> None:

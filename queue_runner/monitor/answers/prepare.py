@@ -21,7 +21,7 @@ from queue_runner.host import redact
 from queue_runner.model import OWN_NOTE, PREFLIGHT, Outcome
 from queue_runner.monitor.answers import select_runs
 from queue_runner.monitor.answers.run_query import Context
-from queue_runner.spec import Aim
+from queue_runner.spec import NO_CODE, Aim
 from queue_runner.store import added_rounds, questions, read
 from queue_runner.workloads import mps_switches
 
@@ -432,7 +432,7 @@ def flatten(data: Mapping[str, Any]) -> dict[str, Any]:
             texts = {key: redact.redact([item])[0] if isinstance(item, str) else item for key, item in value.items()}
             flat.update(mps_switches.factor(*pair) for pair in texts.items())
         elif name == "code":
-            flat["code"] = str(value)[:8] if value else None
+            flat["code"] = str(value)[:8] if value and value != NO_CODE else None
         elif value is not None:
             flat[name] = value
     return flat
