@@ -23,6 +23,8 @@ from queue_runner.units import MISSING, not_finite
 
 _NAMED = ("table", "csv", "json", "md")
 WIDTH = 60  # minimum width of a table; a wider terminal is used in full
+MARKS = "marks"
+"""The key of the column with the letters of caveats."""
 _OURS = {"table": "simple", "md": "github"}
 
 

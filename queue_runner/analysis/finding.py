@@ -13,18 +13,19 @@ class Finding(str):
 
 class Caveat(Finding):
     """A condition that makes a number or a word less believable. The default report names it without its figures, in
-    one line with the others, the `minor` ones last."""
+    one line with the others, the `minor` ones last. `letter` marks the rows of tables that it is about."""
 
     sentence: str
     minor: bool
+    letter: str
 
-    def __new__(cls, sentence: str, figures: str = "", *, minor: bool = False) -> Caveat:
+    def __new__(cls, sentence: str, figures: str = "", *, minor: bool = False, letter: str = "") -> Caveat:
         made = super().__new__(cls, sentence + figures)
-        made.sentence, made.minor = sentence, minor
+        made.sentence, made.minor, made.letter = sentence, minor, letter
         return made
 
     def after(self, prefix: str) -> Caveat:
-        return Caveat(f"{prefix}{self.sentence}", self[len(self.sentence) :], minor=self.minor)
+        return Caveat(f"{prefix}{self.sentence}", self[len(self.sentence) :], minor=self.minor, letter=self.letter)
 
 
 class NextStep(Finding):

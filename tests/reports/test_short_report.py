@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -72,6 +73,33 @@ def test_a_sweep_of_any_length_fits_and_keeps_its_baseline_and_its_best(
     assert len(lines) <= printing.MOST_LINES and max(map(len, lines)) <= columns, "\n".join(lines)
     assert any(line.endswith("baseline") for line in lines) and any(line.startswith("n_layer=1 ") for line in lines)
     assert any("more row" in line for line in lines) == (n_rows == 24)
+
+
+def _marks(lines: list[str], rows: str) -> tuple[set[str], set[str]]:
+    """Return the letters of caveats in the rows that begin so, and those that are explained."""
+    in_rows = {word for line in lines if line.startswith(rows) for word in re.findall(r" ([ab])  ", line)}
+    return in_rows, {*re.findall(r"\b([ab]) = ", "\n".join(lines))}
+
+
+def test_the_letters_of_caveats_are_those_of_the_table_that_is_shown(store: Store) -> None:
+    """With --by, the table of the metric had no letters, and those of the times were explained below it."""
+    for k in range(4):
+        for n in range(6):
+            run = store.run(params={"n_layer": n}, median_s=0.1, taints=BUSY if n == 1 else {})
+            store.metric(run, "score", k / 10)
+    lines = short(store, by="score")
+    assert not any("speedup" in line for line in lines) and _marks(lines, "n_layer=1") == ({"a"}, {"a"})
+
+
+def test_the_caveat_of_a_row_without_room_is_not_explained(store: Store) -> None:
+    for n in range(24):
+        for _ in range(4):
+            taints = BATTERY if n == 23 else BUSY if n == 1 else {}
+            store.run(params={"n_layer": n}, median_s=0.1 * (1 + abs(n - 1)), taints=taints)
+    lines = short(store)
+    assert not any(line.startswith("n_layer=23") for line in lines)
+    (letters, explained) = _marks(lines, "n_layer=1 ")
+    assert len(letters) == 1 and letters == explained
 
 
 def test_each_row_with_an_interval_shows_it(store: Store) -> None:

@@ -65,7 +65,8 @@ def sections(family: Family, rows: Sequence[ArmRow], taints: CaveatMarks) -> lis
     others = [without_empty(section) for section in (work, _cost(rows, family), *outcomes)]
     explained = [section for section in others if len(section.columns) > 1]
     known = [name for name in family.metrics if any(row.metrics[name].value is not None for row in rows)]
-    metrics = [without_empty(_metric(name, rows, family)) for name in known]
+    marks = taints.columns(rows) if family.by else []  # in the table that comes first
+    metrics = [without_empty(_metric(name, rows, family, marks if name == family.by else ())) for name in known]
     explained += metrics[MOST_METRICS:]
     answers = [speed(family, rows, taints), *metrics[:MOST_METRICS]]
     if family.by:  # its table takes the place, and the title, of the first one
@@ -149,8 +150,8 @@ def without_spread(column: Column) -> Column:
     return replace(column, value=time)
 
 
-def _metric(name: str, rows: Sequence[ArmRow], family: Family) -> Section:
-    """Return the table of a metric: mean, difference from the baseline with its interval, word."""
+def _metric(name: str, rows: Sequence[ArmRow], family: Family, marks: Sequence[Column]) -> Section:
+    """Return the table of a metric: mean, `marks` of caveats, difference from the baseline with its interval, word."""
 
     def judged(row: ArmRow) -> Verdict | None:
         return row.metrics[name].answer
@@ -165,6 +166,7 @@ def _metric(name: str, rows: Sequence[ArmRow], family: Family) -> Section:
     columns = (
         LABEL,
         Column(f"{name}_value", elide(name, MOST_METRIC), right=True, value=value),
+        *marks,
         Column(f"{name}_difference", "difference (95 % CI)", value=difference),
         Column(
             f"{name}_verdict",

@@ -21,7 +21,7 @@ from queue_runner.monitor.answers.run_query import Context
 from queue_runner.reports._common.arm_rows import ArmRow
 from queue_runner.reports._common.settings import FEW_ITERS
 from queue_runner.submit import missing_runs
-from queue_runner.tables import Column
+from queue_runner.tables import MARKS, Column
 
 MOST_NAMED = 5
 """Maximum number of runs or reasons named in a note; the rest is counted."""
@@ -44,7 +44,7 @@ class CaveatMarks:
         caveats = (pair for pair in marked if pair[1].severity == "caveat")
         self._caveats = by_key(caveats, lambda pair: pair[1].kind)
         self._letters = dict(zip(self._caveats, ascii_lowercase, strict=False))
-        self.column = Column("marks", "mark", value=self.mark, style=lambda _row: "doubt")
+        self.column = Column(MARKS, "mark", value=self.mark, style=lambda _row: "doubt")
 
     def mark(self, row: Any) -> str:
         """Return the letters of the row's `taints`, after EXCLUDED if some of its runs are `excluded`."""
@@ -65,7 +65,7 @@ class CaveatMarks:
             if kind == IN_COPY:  # with the changed files
                 first = next(iter(details))
                 name, parts[0] = f"{name} ({first})", parts[0].removeprefix(f"{first} ")
-            yield Caveat(name, f": {'; '.join(parts[:MOST_DETAILS])}{more}")
+            yield Caveat(name, f": {'; '.join(parts[:MOST_DETAILS])}{more}", letter=letter)
 
     def excluded(self, rows: Iterable[ReportedRun], used: Collection[int]) -> Iterable[str]:
         """Name the runs of `rows` that are left out, and those that only --all includes, each reason once after its

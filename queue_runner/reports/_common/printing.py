@@ -41,17 +41,18 @@ def as_text(
     answers, notes = (
         [line for line in lines if explain or not isinstance(line, Finding)] for lines in (result.lines, result.notes)
     )
-    closing = [] if explain else _closing(result, sections, format, command or _command(name))
-    if format == "table" and result.text is not None:
-        parts = [result.text]
-    elif explain or format != "table":
-        parts = [_section(section, format, explain, colour) for section in visible]
-    elif len(result.families) == 1:
-        n_below = sum(map(_n_lines, (answers, notes, closing))) + 1 + bool(notes)
-        parts, instead = _of_one_question(visible, MOST_LINES - n_below, colour)
-        answers += instead
-    else:
-        parts = [_shortened(section, MOST_LINES - BELOW_EACH, colour) for section in visible]
+    command = command or _command(name)
+    if format == "table" and not explain and result.text is None:
+        if len(result.families) == 1:
+            closing = _closing(result, sections, visible, format, command)
+            n_below = sum(map(_n_lines, (answers, notes, closing))) + 1 + bool(notes)
+            visible, instead = _of_one_question(visible, MOST_LINES - n_below, colour)
+            answers += instead
+        else:
+            visible = [_shortened(section, MOST_LINES - BELOW_EACH, colour) for section in visible]
+    is_text = format == "table" and result.text is not None
+    parts = [result.text or ""] if is_text else [_section(section, format, explain, colour) for section in visible]
+    closing = [] if explain else _closing(result, sections, visible, format, command)
     groups = [answers, [*notes, *closing]] if notes else [[*answers, *closing]]
     below = ["\n".join(_painted(line, format, colour) for line in group) for group in groups]
     return "\n\n".join(part.rstrip() for part in [*parts, *below] if part.strip())
@@ -61,11 +62,15 @@ def _command(name: str) -> str:
     return "mpsq report" if name == DEFAULT else f"mpsq report {name}"
 
 
-def _closing(result: Result, sections: Sequence[Section], format: str, command: str) -> list[str]:
-    """Return the last lines of the short report: one of caveats, one with what to do next."""
+def _closing(
+    result: Result, sections: Sequence[Section], visible: Sequence[Section], format: str, command: str
+) -> list[str]:
+    """Return the last lines of the short report: one of caveats, one with what to do next. A caveat with a letter that
+    no `visible` table has is not named."""
     lines = [*result.notes, *result.lines, *(line for section in sections for line in section.lines)]
+    letters = {"", *(letter for section in visible for letter in _letters(section))}
     caveats = sorted(
-        (line for line in lines if isinstance(line, Caveat)),
+        (line for line in lines if isinstance(line, Caveat) and line.letter in letters),
         key=lambda caveat: (caveat.minor, not caveat.sentence.startswith(_FIRST)),
     )
     explained = any(section.explained for section in sections) or any(isinstance(line, Finding) for line in lines)
@@ -76,6 +81,17 @@ def _closing(result: Result, sections: Sequence[Section], format: str, command: 
     )
     closing.append(_on_one_line("next", result.next_steps, explain, room))
     return [line for line in closing if line]
+
+
+def _letters(section: Section) -> set[str]:
+    """Return the letters of caveats in a table."""
+    return {
+        mark
+        for column in section.columns
+        if column.key == tables.MARKS
+        for row in section.rows
+        for mark in column.of(row)
+    }
 
 
 def _on_one_line(title: str, parts: Sequence[str], endings: Sequence[str], room: int) -> str:
@@ -90,14 +106,14 @@ def _on_one_line(title: str, parts: Sequence[str], endings: Sequence[str], room:
     return tables.shorten(f"{title}: {'; '.join(endings[-1:] or parts)}", room) if parts or endings else ""
 
 
-def _of_one_question(sections: Sequence[Section], n_lines: int, colour: bool) -> tuple[list[str], list[str]]:
-    """Format the tables of one question on at most `n_lines`. In place of the last ones, where they do not fit, stands
+def _of_one_question(sections: Sequence[Section], n_lines: int, colour: bool) -> tuple[list[Section], list[str]]:
+    """Return the tables of one question that fit on `n_lines`. In place of the last ones, where they do not fit, stands
     the sentence of each, or its name, below the answer."""
     texts = [_section(section, "table", False, colour) for section in sections]
     for n in range(len(texts), 1, -1):
         instead = _in_place_of(sections[n:])
         if sum(text.count("\n") + 2 for text in texts[:n]) + _n_lines(instead) - 1 <= n_lines:
-            return texts[:n], instead
+            return list(sections[:n]), instead
     instead = _in_place_of(sections[1:])
     return [_shortened(sections[0], n_lines - _n_lines(instead), colour)] if sections else [], instead
 
@@ -115,17 +131,16 @@ def _n_lines(sentences: Sequence[str]) -> int:
     return sum(_sentence(line, "table").count("\n") + 1 for line in sentences)
 
 
-def _shortened(section: Section, n_lines: int, colour: bool) -> str:
-    """Format a table on at most `n_lines`, or with two rows: the least important rows go."""
-    text = _section(section, "table", False, colour)
-    rows, n_all = list(section.rows), len(section.rows)
+def _shortened(section: Section, n_lines: int, colour: bool) -> Section:
+    """Return a table of at most `n_lines`, or of two rows: the least important rows go."""
+    shown = section
     for row in reversed(section.in_order):
-        if len(rows) <= 2 or len(text.split("\n")) <= n_lines:
+        if len(shown.rows) <= 2 or len(_section(shown, "table", False, colour).split("\n")) <= n_lines:
             break
-        rows = [other for other in rows if other is not row]
-        text = _section(replace(section, rows=rows), "table", False, colour)
-        text += f"\n... {units.counted(n_all - len(rows), 'more row')} (--explain)"
-    return text
+        rows = [other for other in shown.rows if other is not row]
+        more = f"... {units.counted(len(section.rows) - len(rows), 'more row')} (--explain)"
+        shown = replace(section, rows=rows, lines=[*section.lines, more])
+    return shown
 
 
 def _section(section: Section, format: str, explain: bool, colour: bool) -> str:
