@@ -102,6 +102,12 @@ def test_the_caveat_of_a_row_without_room_is_not_explained(store: Store) -> None
     assert len(letters) == 1 and letters == explained
 
 
+def test_a_time_that_no_row_has_is_no_column(store: Store) -> None:
+    for device in ("cpu", "mps"):
+        store.run(device, median_s=None, outcome="FAILED", exit_code=1, reason="boom")
+    assert "ms/iter" not in "\n".join(short(store))
+
+
 def test_each_row_with_an_interval_shows_it(store: Store) -> None:
     for k in range(4):
         for device, time_s in (("cpu", 1.024), ("mps", 1.0)):

@@ -194,6 +194,16 @@ def test_the_history_says_how_long_a_command_took_and_what_it_is(browser: Browse
     assert "0 of 1 round done" in browser.get("/") and "1 failed" not in browser.get("/")
 
 
+def test_a_column_that_no_row_fills_is_left_out(tmp_path: Path) -> None:
+    store = Store(tmp_path / "home")
+    for _ in range(2):
+        store.run("cpu", median_s=None, outcome="FAILED", exit_code=1, reason="boom", name="bad")
+        store.run("cpu", group=2)
+    browser = Browser(store.layout)
+    pages = ("/job/1", "/history?q=bad", "/job/2", "/history")
+    assert [">per iteration</th>" in browser.get(page) for page in pages] == [False, False, True, True]
+
+
 def test_the_history_has_pages(browser: Browser) -> None:
     first = browser.get("/history?n=4&tag=&q=toy")
     assert not re.findall(r'name="id" value="(\d+)"', first)

@@ -75,12 +75,11 @@ def sections(family: Family, rows: Sequence[ArmRow], taints: CaveatMarks) -> lis
 
 
 def without_empty(section: Section) -> Section:
-    """Return the section without columns that are empty in all rows, but keep the number of runs and their time."""
+    """Return the section without columns that are empty in all rows, but keep the number of runs."""
     filled = [
         column
         for column in section.columns
-        if column.key in ("label", "runs", "ms", "rate")
-        or any(column.show(row) != units.MISSING for row in section.rows)
+        if column.key in ("label", "runs") or any(column.show(row) != units.MISSING for row in section.rows)
     ]
     return replace(section, columns=filled)
 
