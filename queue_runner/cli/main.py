@@ -90,6 +90,10 @@ RENAMED = {
 RENAMED_OPTIONS = {
     "completion --install": "mpsq completion bash > FILE, where your shell looks for it",
     **{f"rerun {flag}": f"mpsq edit ID {flag} sets it for the new job" for flag in ("--note", "--priority", "--tag")},
+    **{
+        f"{command} --rounds": "--repeats N runs each job once in each of N rounds"
+        for command in ("submit", "run", "bench", "schedule add")
+    },
     "--both": "mpsq logs shows both streams without an option",
     "--failed": "mpsq retry needs no option for it, and mpsq list has --state failed",
     "--group": "name it without an option, g4 or @last",
@@ -97,7 +101,7 @@ RENAMED_OPTIONS = {
     "--no-at": "--at '' removes the time",
     "--no-deadline": "--deadline '' removes it",
 }
-"""Options of earlier versions, of all commands or of one, and what to type instead."""
+"""Options that a command does not have, or no command has, although users look for them; and what to type instead."""
 
 WITHOUT_QUEUE = frozenset({"doctor", "config", "db", "service", "completion", "worker"})
 """The commands that run although the database was lost: they help to get it back, stop the worker, have no need of it,

@@ -51,10 +51,6 @@ class WithCommand(TyperCommand):
                     self.where_it_goes(ctx, args),
                 ) from error
             flag = str(getattr(error, "option_name", ""))
-            if flag == "--rounds":
-                raise UsageError(
-                    "no such option: --rounds", "--repeats N runs each job once in each of N rounds"
-                ) from error
             if removed := REMOVED.get(flag.strip("-").replace("-", "_")):
                 raise UsageError(f"{flag} was removed: {removed[0]}", removed[1]) from error
             raise

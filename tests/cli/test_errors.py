@@ -76,6 +76,7 @@ def fails(mpsq: Cli, code: int, *arguments: object) -> str:
         (["submit", "toy", "--repeats", "x"], '--repeats: "x" is not a whole number'),
         (["submit", "toy", "--priority", "high"], "hint: --priority N: Higher priorities run first"),
         (["submit", "toy", "--repeat", "3"], "did you mean --repeats"),
+        *(([*line.split(), "--rounds", "3"], "hint: --repeats N") for line in ("submit toy", "run toy", "bench toy")),
         (["submit", "toy", "--device", "cpu", "--device", "mps"], "--device is given twice\n\nhint: write one list"),
         (["import", "/no/log", "--set", "device=cpu", "--set", "device=mps"], "--set device is given twice"),
         (["list", "--lim", "3"], "did you mean --limit"),
