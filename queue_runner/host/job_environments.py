@@ -38,21 +38,21 @@ class Saver:
         """Return the spec as the database may have it. Raises: OSError when the file cannot be written."""
         shared = id(spec.env), id(spec.variables)
         if shared not in self._saved:
-            key = _key(self._layout)
-            name = _save(self._layout, key, spec.env)
-            values = {"env": _public(key, spec.env), "variables": _public(key, spec.variables)}
-            self._saved[shared] = spec, {**values, "env_file": name}  # the spec keeps the two identities alive
+            self._saved[shared] = (
+                spec,
+                {  # the spec keeps the two identities alive
+                    "env": public(self._layout, spec.env),
+                    "variables": public(self._layout, spec.variables),
+                    "env_file": save(self._layout, spec.env),
+                },
+            )
         return spec.changed(**self._saved[shared][1])
 
 
 def save(layout: Layout, env: Mapping[str, str]) -> str:
     """Write an environment to its file, unless it is there. Return the file's name. Raises: OSError."""
-    return _save(layout, _key(layout), env)
-
-
-def _save(layout: Layout, key: bytes, env: Mapping[str, str]) -> str:
     data = json.dumps(env, sort_keys=True).encode()
-    name = hmac.digest(key, data, "sha256").hex()[:32]
+    name = hmac.digest(_key(layout), data, "sha256").hex()[:32]
     path = layout.environments / name
     if not path.exists():
         _write(path, data)
@@ -61,11 +61,7 @@ def _save(layout: Layout, key: bytes, env: Mapping[str, str]) -> str:
 
 def public(layout: Layout, env: Mapping[str, str]) -> dict[str, str]:
     """Return variables as the database may have them: values that are not public as keyed hashes. Raises: OSError."""
-    return _public(_key(layout), env)
-
-
-def _public(key: bytes, env: Mapping[str, str]) -> dict[str, str]:
-    return {**env, **dict(_hashes(key, tuple(env.items())))}
+    return {**env, **dict(_hashes(_key(layout), tuple(env.items())))}
 
 
 @lru_cache(maxsize=4)
