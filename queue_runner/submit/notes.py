@@ -6,7 +6,6 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
-from functools import partial
 from pathlib import Path
 
 from queue_runner import units
@@ -22,8 +21,7 @@ Cells = Sequence[JobSpec]
 
 def notes(request: Request, cells: Cells, shared: expand.Shared) -> list[str]:
     """Return the notes on a request with these cells."""
-    checks = (partial(_lane_of_command, shared), *_CHECKS)
-    return [note for check in checks for note in check(request, cells)]
+    return [*_lane_of_command(request, cells, shared), *(note for check in _CHECKS for note in check(request, cells))]
 
 
 def _is_elsewhere(cells: Cells) -> bool:
@@ -51,7 +49,7 @@ def _missing_parser(request: Request, cells: Cells) -> Iterator[str]:
         )
 
 
-def _lane_of_command(shared: expand.Shared, request: Request, cells: Cells) -> Iterator[str]:
+def _lane_of_command(request: Request, cells: Cells, shared: expand.Shared) -> Iterator[str]:
     if request.workload or request.device or request.on or not shared.lanes(request):
         return
     if any(spec.device is None for spec in cells):
