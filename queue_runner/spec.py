@@ -230,6 +230,11 @@ BUDGET_S = 600.0
 """The default of --budget. It does not cut the first rounds short: who gave none wants an answer."""
 
 
+def more_rounds(group: object, count: int = FIRST_ROUNDS) -> str:
+    """Return the command that adds rounds to a submission."""
+    return f"mpsq rerun g{group} --rounds {count}"
+
+
 OF_TIME = ""
 """The key of the margin of times, among those of metrics, and the time as what --by compares."""
 

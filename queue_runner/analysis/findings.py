@@ -21,7 +21,7 @@ from queue_runner.analysis.rounds import Verdict, Word
 from queue_runner.analysis.stats import by_key
 from queue_runner.analysis.validity import learns
 from queue_runner.model import State
-from queue_runner.spec import MOST_OFFERED, MOST_ROUNDS, mode_word
+from queue_runner.spec import MOST_OFFERED, MOST_ROUNDS, mode_word, more_rounds
 
 STEP0_TOLERANCE = {"fp32": 1e-3}
 """Relative difference up to which losses before the first step agree, by dtype; REDUCED_TOLERANCE for the others."""
@@ -162,7 +162,7 @@ def _towards_an_answer(undecided: Sequence[Verdict], group: int, fewest: int) ->
         for margin in MARGINS:
             if widest < math.log1p(margin / 100):
                 return f"mpsq report g{group} --same-within {margin}%"
-    return f"mpsq rerun g{group} --rounds {fewest}" if fewest <= MOST_OFFERED else ""
+    return more_rounds(group, fewest) if fewest <= MOST_OFFERED else ""
 
 
 def incomplete(pairs: Iterable[Pair]) -> Iterable[str]:

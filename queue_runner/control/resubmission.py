@@ -21,7 +21,7 @@ from queue_runner.monitor.run_view import RunView
 from queue_runner.paths import Layout
 from queue_runner.source import snapshot, verify
 from queue_runner.source.snapshot import Snapshot
-from queue_runner.spec import JobSpec, NewJob, Terms
+from queue_runner.spec import JobSpec, NewJob, Terms, more_rounds
 from queue_runner.store import added_rounds, jobs, read, resolve
 from queue_runner.store.added_rounds import RoundJob
 from queue_runner.store.engine import looking, open_engine, writing
@@ -60,7 +60,7 @@ def add_rounds(layout: Layout, selectors: Sequence[Selector], count: int) -> Sub
     if count < 1:
         raise UsageError(f"--rounds {count} would run nothing", "give 1 or more")
     if len(selectors) != 1 or (selectors[0].group is None and not selectors[0].last):
-        raise UsageError("--rounds needs one whole group", "for example mpsq rerun g4 --rounds 3")
+        raise UsageError("--rounds needs one whole group", f"for example {more_rounds(4)}")
     with read.reading(layout.db):
         pass  # reports a missing queue
     engine = open_engine(layout.db)

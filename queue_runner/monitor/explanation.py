@@ -20,6 +20,7 @@ from queue_runner.monitor.queue_state import QueueState, Supervision
 from queue_runner.monitor.run_view import RunView
 from queue_runner.monitor.waiting import Reason
 from queue_runner.paths import Layout
+from queue_runner.spec import more_rounds
 from queue_runner.store import added_rounds, read
 
 
@@ -193,7 +194,7 @@ _ENDED = {
 _SKIPPED = {
     "device": "mpsq doctor tries every device; then mpsq retry {run}",
     "deadline": "mpsq rerun {job} runs it without the deadline",
-    "budget": "mpsq rerun g{group} --rounds 3 adds three rounds",
+    "budget": f"{more_rounds('{group}')} adds three rounds",
     "preflight": "{remedy}; then mpsq retry {{job}}",
 }
 """Next step by the kind of reason for which a run was skipped."""

@@ -17,7 +17,7 @@ from queue_runner.monitor import answers, run_view
 from queue_runner.paths import Layout
 from queue_runner.referee import goal
 from queue_runner.referee.decision import Choice, Ruling
-from queue_runner.spec import FIRST_ROUNDS, Until
+from queue_runner.spec import FIRST_ROUNDS, Until, more_rounds
 from queue_runner.store import read
 
 
@@ -90,7 +90,7 @@ def _why_it_ended(group: int, runs: Sequence[ReportedRun], rounds: int, budget_s
 
 
 def _go_on(group: int) -> str:
-    return f"mpsq rerun g{group} --rounds {FIRST_ROUNDS}, then mpsq judge --again g{group}"
+    return f"{more_rounds(group)}, then mpsq judge --again g{group}"
 
 
 def group_named(layout: Layout, text: str) -> int:

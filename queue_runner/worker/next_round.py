@@ -13,7 +13,7 @@ from queue_runner import units
 from queue_runner.host import failpoints
 from queue_runner.model import Outcome
 from queue_runner.paths import Layout
-from queue_runner.spec import DECIDED, FIRST_ROUNDS, MOST_OFFERED, MOST_ROUNDS, Until
+from queue_runner.spec import DECIDED, MOST_OFFERED, MOST_ROUNDS, Until, more_rounds
 from queue_runner.store import added_rounds, read
 from queue_runner.store.added_rounds import OpenGroup
 from queue_runner.store.engine import Engine, looking, writing
@@ -58,7 +58,7 @@ def _judged(layout: Layout, group_id: int, group: OpenGroup, now: float) -> tupl
     """Return how many rounds count and about how many more are needed; and why none follows, "" if one does."""
     if not group.is_whole:
         return NOTHING, "a job was deleted"
-    remedy = f"mpsq rerun g{group_id} --rounds {FIRST_ROUNDS} adds rounds"
+    remedy = f"{more_rounds(group_id)} adds rounds"
     if Outcome.CANCELLED in group.outcomes:
         return NOTHING, f"a run of round {group.repeat} was cancelled: {remedy}"
     is_over = group.first_started_at is not None and now - group.first_started_at >= group.until.limit_s
@@ -79,7 +79,7 @@ def _judged(layout: Layout, group_id: int, group: OpenGroup, now: float) -> tupl
     _, more = progress
     needed = f"{further(more)} would be needed" if more != 0 else remedy
     if more and more <= MOST_OFFERED:
-        needed += f": mpsq rerun g{group_id} --rounds {more} adds them"
+        needed += f": {more_rounds(group_id, more)} adds them"
     if is_over:
         return progress, f"the budget of {units.duration(group.until.limit_s)} is used up; {needed}"
     if obstacle := answers.obstacle(families, group.until.goal):
