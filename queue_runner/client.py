@@ -246,9 +246,10 @@ class Client:
         repeats: int | None = None,
         hold: bool = False,
         snapshot: str | None = None,
+        timeout: str | None = None,
     ) -> Group:
         """Queue jobs again with the code that they ran; None leaves a value unchanged."""
-        options = again.RerunOptions(repeats, hold, snapshot)
+        options = again.RerunOptions(repeats, hold, snapshot, timeout)
         done = again.rerun(self._layout, _selectors(ids), options, "Client.rerun")
         return Group(done.group, done.jobs)
 
@@ -272,10 +273,11 @@ class Client:
         untags: Sequence[str] = (),
         retries: int | None = None,
         name: str | None = None,
+        timeout: str | None = None,
     ) -> list[int]:
-        """Change jobs; None leaves a value unchanged, and an empty `after`, `at` or `deadline` removes it. Return
-        the ids of the jobs on which it has an effect."""
-        edit = changes.Edit(priority, after, at, deadline, note, tags, untags, retries, name)
+        """Change jobs; None leaves a value unchanged, and an empty `after`, `at`, `deadline` or `timeout` removes it.
+        Return the ids of the jobs on which it has an effect."""
+        edit = changes.Edit(priority, after, at, deadline, note, tags, untags, retries, name, timeout)
         return changes.edit(self._layout, _selectors(ids), edit)
 
     def pause(self, *ids: Id, now: bool = False, reason: str = "by hand") -> list[pausing.Changed]:

@@ -13,6 +13,7 @@ from msgspec.structs import asdict, replace
 
 from queue_runner.decoding import from_json
 from queue_runner.model import Condition
+from queue_runner.units import typed_duration
 
 Value = str | int | float | bool
 DEFAULT_SEED = 1337
@@ -233,6 +234,11 @@ BUDGET_S = 600.0
 def more_rounds(group: object, count: int = FIRST_ROUNDS) -> str:
     """Return the command that adds rounds to a submission."""
     return f"mpsq rerun g{group} --rounds {count}"
+
+
+def more_time(selector: object, timeout_s: float) -> str:
+    """Return the command that queues jobs again with twice their --timeout."""
+    return f"mpsq rerun {selector} --timeout {typed_duration(2 * timeout_s)}"
 
 
 OF_TIME = ""

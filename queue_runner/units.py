@@ -146,6 +146,14 @@ def duration(x_s: Number) -> str:
     return f"{sign}{hours // 24:,} d {hours % 24:02d} h"
 
 
+def typed_duration(x_s: float) -> str:
+    """Format seconds as a user types them, for parse_duration: "4h", "90s"."""
+    for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
+        if x_s and x_s % size == 0:
+            return f"{x_s / size:.0f}{unit}"
+    return f"{x_s:.15g}s"
+
+
 def seconds(x_s: Number, decimals: int = 2) -> str:
     """Format seconds as `time -p` does: "3588.66"."""
     return not_finite(x_s) or f"{x_s:.{decimals}f}"

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from queue_runner.cli.common import Ids, Json, chosen, home, many, new_app, print_json, remark, tell
+from queue_runner.cli.typer_options import submit_option
 from queue_runner.errors import UsageError
 from queue_runner.model import parse_selector
 
@@ -30,6 +31,7 @@ def edit(
         str | None, typer.Option(metavar="TIME", help="Skip the job if it has not started by then; '' removes it.")
     ] = None,
     retries: Annotated[int | None, typer.Option(metavar="N", help="Retry automatically, at most N times.")] = None,
+    timeout: Annotated[str | None, submit_option("timeout")] = None,
     note: Annotated[
         str | None, typer.Option(metavar="TEXT", help="A note to keep with the job; '' removes it.")
     ] = None,
@@ -41,10 +43,10 @@ def edit(
     before: Annotated[str | None, typer.Option(metavar="ID", help="Move it directly before this job.")] = None,
     json: Json = False,
 ) -> None:
-    """Change the dependencies, times, priority, names, notes and tags of jobs, or their place in the queue.
+    """Change jobs, or their place in the queue.
 
-    Names, notes and tags can be changed at any time, the rest until a job has ended. A job that is moved takes the
-    priority of its new position if its own priority would keep it elsewhere.
+    Names, notes and tags can be changed at any time, --timeout until a job starts, the rest until it ends. A moved job
+    takes the priority of its new position if its own priority would keep it elsewhere.
     """
     from queue_runner.control import changes
     from queue_runner.store.editing import Where
@@ -59,6 +61,7 @@ def edit(
         tags=tuple(tag or ()),
         untags=tuple(untag or ()),
         retries=retries,
+        timeout=timeout,
     )
     places = [Where.TOP] * top + [Where.BOTTOM] * bottom + [Where.BEFORE] * bool(before)
     if len(places) > 1 or (places and change != changes.Edit()):

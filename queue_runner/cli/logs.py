@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from queue_runner.cli.common import A_JOB, home, new_app, say
-from queue_runner.model import parse_selector
+from queue_runner.model import Outcome, parse_selector
 
 app = new_app()
 
@@ -33,7 +33,7 @@ def logs(
     run of the job or group (another round, a retry), and writes to stderr when a run starts or ends. mpsq logs exits
     with 0 even if the job failed; mpsq wait exits with an error then.
 
-    mpsq prints only the last state of a progress bar and removes escape sequences. --raw prints everything unchanged.
+    mpsq prints only the last state of a progress bar and removes escape sequences.
     """
     from queue_runner.monitor import log_files as use_case
     from queue_runner.monitor.log_text import Outputs
@@ -62,3 +62,7 @@ def logs(
         say(f"run {run.run} {'wrote nothing' if run.outcome else 'has written nothing yet'}{where}")
     elif len(runs) > 1:
         say(f"this is the log of run {run.run}, one of {len(runs)} runs")
+    if run.outcome == Outcome.TIMED_OUT:
+        from queue_runner.monitor.explanation import with_more_time
+
+        say(f"run {run.run} was ended by its time limit: {with_more_time(run)}")

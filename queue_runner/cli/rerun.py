@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from queue_runner.cli.common import JobIds, Json, home, new_app, print_json, queued, remind, say_obstacles
-from queue_runner.cli.typer_options import title
+from queue_runner.cli.typer_options import submit_option, title
 from queue_runner.errors import UsageError
 from queue_runner.model import parse_selector
 
@@ -23,6 +23,7 @@ def rerun(
         int | None,
         typer.Option(metavar="N", help="Add N rounds to a whole submission, such as g4, instead of queueing new jobs."),
     ] = None,
+    timeout: Annotated[str | None, submit_option("timeout")] = None,
     hold: Annotated[bool, typer.Option("--hold", help="Queue it on hold, until mpsq resume ID.")] = False,
     snapshot: Annotated[
         str | None,
@@ -32,15 +33,15 @@ def rerun(
 ) -> None:
     """Queue jobs again, with exactly the code that they ran.
 
-    Settings, variables, interpreter and seed are those of the old job. If the code has changed since, the new job runs
-    in a copy of the old code. --rounds adds rounds to the old submission, and reports combine them into one answer.
+    Settings, variables, interpreter and seed stay the same. If the code has changed, the new job runs in a copy of the
+    old code. Reports combine added rounds with the earlier ones.
     """
     from queue_runner.control import resubmission as use_case
     from queue_runner.submit.submit_options import snapshot_mode
 
     layout = home()
     mode = snapshot and snapshot_mode(snapshot)
-    options = use_case.RerunOptions(repeats, hold, mode)
+    options = use_case.RerunOptions(repeats, hold, mode, timeout)
     selectors = [parse_selector(text) for text in ids]
     if rounds is None:
         done = use_case.rerun(layout, selectors, options, title(ctx))

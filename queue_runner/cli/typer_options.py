@@ -147,10 +147,16 @@ _TYPES = {
 }
 
 
+def submit_option(name: str) -> Any:
+    """Return the declaration of an option of a submission, for a command that has it, too."""
+    option = OPTIONS[name]
+    words = f"{option.flag}/--no-{option.flag[2:]}" if option.kind is Kind.SWITCH else option.flag
+    return typer.Option(words, metavar=option.metavar or None, help=option.help)
+
+
 def _parameter(option: Option) -> Parameter:
     """Return the parameter of a command's function for an option. None has a default here: a file may give it."""
-    words = f"{option.flag}/--no-{option.flag[2:]}" if option.kind is Kind.SWITCH else option.flag
-    declared: Any = typer.Option(words, metavar=option.metavar or None, help=option.help)
+    declared = submit_option(option.name)
     default = False if option.kind is Kind.FLAG else None
     type_ = _TYPES.get(option.kind, str | None)
     if option.name == "workload":

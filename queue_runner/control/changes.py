@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -28,8 +29,8 @@ _NOT_WAITING = {State.RUNNING: "is running", State.DONE: "has ended"}
 
 
 class Edit(Struct, frozen=True):
-    """Requested changes; None leaves a value unchanged. `after`, `at` and `deadline` may be empty to remove the
-    value."""
+    """Requested changes; None leaves a value unchanged. `after`, `at`, `deadline` and `timeout` may be empty to remove
+    the value."""
 
     priority: int | None = None
     after: Sequence[str] | None = None
@@ -40,6 +41,7 @@ class Edit(Struct, frozen=True):
     untags: Sequence[str] = ()
     retries: int | None = None
     name: str | None = None
+    timeout: str | None = None
 
 
 def move(
@@ -95,6 +97,7 @@ def edit(
     summary = _summary(change)
     at = times.parse_time(change.at, now) if change.at else None
     after = [policy.dependency(text) for text in change.after or ()]
+    timeout_s = policy.timeout_of(change.timeout or "")
     tags = [policy.check_tag(tag) for tag in change.tags]
     with writing(open_engine(layout.db)) as connection:
         rows = resolve.runs_of(connection, selectors)
@@ -112,6 +115,8 @@ def edit(
                 editing.set_time(connection, job, at)
             if change.after is not None:
                 editing.set_dependencies(connection, job, others)
+            if change.timeout is not None:
+                editing.set_timeout(connection, job, timeout_s)
             if tags or change.untags:
                 editing.set_tags(connection, job, tags, change.untags)
             if (change.at or change.deadline) and editing.is_too_late(connection, job):
@@ -154,7 +159,7 @@ def _columns(change: Edit, now: float) -> dict[str, str | int | float | None]:
 def _in_vain(rows: Sequence[NamedRun], change: Edit, open_jobs: set[int]) -> dict[int, UsageError]:
     """Return by job why a change has no effect: a job that has ended can only get a name, a note and tags, and one that
     runs no other time. `rows` are all runs of the jobs; further rounds of `open_jobs` follow."""
-    words = ("priority", "after", "at", "deadline", "retries")
+    words = ("priority", "after", "at", "deadline", "retries", "timeout")
     option = next((word for word in words if getattr(change, word) is not None), None)
     if option is None:
         return {}
@@ -162,6 +167,13 @@ def _in_vain(rows: Sequence[NamedRun], change: Edit, open_jobs: set[int]) -> dic
     errors = {}
     for job, runs in by_key(rows, lambda row: row.job_id).items():
         states = {row.state for row in runs}
+        has_started = not states <= {State.QUEUED, State.HELD}
+        if change.timeout is not None and (has_started or any(row.is_sent for row in runs)):
+            fact = "has started" if has_started else "was sent to its machine"
+            again = f"mpsq rerun {job} --timeout {shlex.quote(change.timeout)} queues it again with that limit"
+            remedy = _another_run(job, runs) if runs[0].kind == "import" else again
+            errors[job] = UsageError(f"job {job} {fact}: --timeout has no effect on it", remedy)
+            continue
         if states == {State.DONE}:
             if option == "at" or job not in open_jobs:
                 message = f"job {job} has ended: --{option} has no effect on it"

@@ -25,7 +25,7 @@ from queue_runner.spec import JobSpec, NewJob, Terms, more_rounds
 from queue_runner.store import added_rounds, jobs, read, resolve
 from queue_runner.store.added_rounds import RoundJob
 from queue_runner.store.engine import looking, open_engine, writing
-from queue_runner.submit import run_order
+from queue_runner.submit import policy, run_order
 from queue_runner.submit.plan import Plan, Submitted, drawn
 from queue_runner.workloads import mps_switches, venvs
 
@@ -36,6 +36,7 @@ class RerunOptions(Struct, frozen=True):
     repeats: int | None = None
     hold: bool = False
     snapshot: str | None = None
+    timeout: str | None = None
 
 
 def rerun(layout: Layout, selectors: Sequence[Selector], options: RerunOptions, title: str) -> Submitted:
@@ -45,6 +46,7 @@ def rerun(layout: Layout, selectors: Sequence[Selector], options: RerunOptions, 
     """
     if options.repeats is not None and options.repeats < 1:
         raise UsageError(f"--repeats {options.repeats} would run nothing", "give 1 or more")
+    policy.timeout_of(options.timeout or "")
     with read.reading(layout.db):
         pass  # reports a missing queue
     with locks.share(layout.snapshots_lock):  # keep snapshots until the new jobs refer to them
@@ -167,6 +169,8 @@ def _rerun(layout: Layout, selectors: Sequence[Selector], options: RerunOptions,
         except job_secrets.Missing as error:
             raise MpsqError(f"job {job_id} cannot be rerun: {error.message}", error.hint) from error
         notes += [note] if note and note not in notes else []
+        if options.timeout is not None:
+            spec = spec.changed(timeout_s=policy.timeout_of(options.timeout))
         spec = with_todays_environment(layout, spec.changed(find_max=""), job_id)
         new.append(NewJob(spec, options.repeats or repeats[job_id], _terms(old, options)))
     rounds = max(job.repeats for job in new)

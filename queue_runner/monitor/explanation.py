@@ -20,7 +20,7 @@ from queue_runner.monitor.queue_state import QueueState, Supervision
 from queue_runner.monitor.run_view import RunView
 from queue_runner.monitor.waiting import Reason
 from queue_runner.paths import Layout
-from queue_runner.spec import more_rounds
+from queue_runner.spec import more_rounds, more_time
 from queue_runner.store import added_rounds, read
 
 
@@ -82,7 +82,16 @@ def explain(run: RunView, context: RunContext) -> Why:
         step = f"mpsq why {context.retried}" if "mpsq retry" in step else step
     if context.undecided and state is State.DONE:
         sentence += f"; {context.undecided}"
-    return Why(run.run, sentence, step.format(run=run.run, job=run.job_id, group=run.group_id), kind)
+    step = step.format(run=run.run, job=run.job_id, group=run.group_id, more_time=with_more_time(run))
+    return Why(run.run, sentence, step, kind)
+
+
+def with_more_time(run: RunView) -> str:
+    """Return what queues the job of a run again with a longer time limit; the limit of a node is another one."""
+    timeout_s = run.spec.timeout_s
+    if timeout_s is None:
+        return "submit it again with a longer --time"
+    return f"{more_time(run.job_id, timeout_s)} queues it again with more time"
 
 
 _IS = {State.HELD: "is held", State.QUEUED: "waits", State.RUNNING: "is running", State.DONE: "has ended"}
@@ -169,7 +178,7 @@ _ENDED = {
         "mpsq show {run} shows its command and folder; fix them, then mpsq retry {run}",
     ),
     Outcome.DEVICE_UNAVAILABLE: ("its device is not available{reason}", "mpsq doctor tries every device"),
-    Outcome.TIMED_OUT: ("its --timeout ended it{reason}", "submit it again with a longer --timeout"),
+    Outcome.TIMED_OUT: ("its --timeout ended it{reason}", "{more_time}"),
     Outcome.STALLED: ("its --stall ended it{ran}{reason}", _LOGS),
     Outcome.OUT_OF_MEMORY: ("it ran out of memory{ran}{reason}", "submit it with a smaller batch or model"),
     Outcome.OUTPUT_LIMIT: (
@@ -195,9 +204,10 @@ _SKIPPED = {
     "device": "mpsq doctor tries every device; then mpsq retry {run}",
     "deadline": "mpsq rerun {job} runs it without the deadline",
     "budget": f"{more_rounds('{group}')} adds three rounds",
-    "preflight": "{remedy}; then mpsq retry {{job}}",
 }
 """Next step by the kind of reason for which a run was skipped."""
+_NEW_JOBS = {_ENDED[outcome][1] for outcome in (Outcome.TIMED_OUT, Outcome.OUT_OF_MEMORY, Outcome.CODE_CHANGED)}
+"""The steps that make another job, so that nothing of this one is to be retried."""
 
 
 def _done(run: RunView) -> tuple[str, str]:
@@ -217,7 +227,8 @@ def _done(run: RunView) -> tuple[str, str]:
         if run.is_unneeded:
             step = "nothing is wrong: it should run only after a failure; mpsq rerun {job} runs it anyway"
         if kind == "preflight":
-            step = step.format(remedy=_remedy_of_preflight(rest))
+            remedy = _remedy_of_preflight(rest)
+            step = remedy if remedy in _NEW_JOBS else f"{remedy}; then mpsq retry {{job}}"
     return sentence.format(run=run, ran=ran, reason=f": {run.reason}" if run.reason else ""), step
 
 

@@ -13,7 +13,7 @@ from sqlalchemy import bindparam, delete, func, insert, select, update
 from queue_runner.errors import UsageError
 from queue_runner.model import Condition, State
 from queue_runner.store.engine import Connection
-from queue_runner.store.jobs import add_dependencies, record
+from queue_runner.store.jobs import add_dependencies, record, spec_of
 from queue_runner.store.schema import dependencies, job_tags, jobs, runs
 
 WAITING = (State.QUEUED, State.HELD)
@@ -82,6 +82,13 @@ def set_time(connection: Connection, job_id: int, not_before_at: float | None) -
     connection.execute(
         update(runs).where(runs.c.job_id == job_id, runs.c.state.in_(WAITING)).values(not_before_at=not_before_at)
     )
+
+
+def set_timeout(connection: Connection, job_id: int, timeout_s: float | None) -> None:
+    """Set the time limit of each run of a job; None means no limit. It is part of the job's hash."""
+    spec = spec_of(connection, job_id).changed(timeout_s=timeout_s)
+    values = {"spec_json": spec.to_json(), "spec_hash": spec.content_hash()}
+    connection.execute(update(jobs).where(jobs.c.id == job_id).values(**values))
 
 
 def is_too_late(connection: Connection, job_id: int) -> bool:

@@ -272,6 +272,13 @@ def count_waiting(connection: sqlite3.Connection) -> int:
     return int(value(connection, "SELECT count(*) FROM runs WHERE state IN ('QUEUED', 'HELD')"))
 
 
+def longest_timeout_s(connection: sqlite3.Connection, jobs: Sequence[int]) -> float | None:
+    """Return the longest --timeout of these jobs; None if none has one."""
+    sql = "SELECT max(json_extract(spec_json, '$.timeout_s')) FROM jobs WHERE id IN (SELECT value FROM json_each(?))"
+    longest: float | None = value(connection, sql, json.dumps(jobs))
+    return longest
+
+
 def count_preflights(connection: sqlite3.Connection) -> int:
     """Return how many of the runs that wait are preflights."""
     sql = "SELECT count(*) FROM runs WHERE state IN ('QUEUED', 'HELD') AND number = ?"

@@ -16,7 +16,8 @@ from queue_runner.store.read import RERUN_JOBS, condition_of, names_nothing
 
 
 class NamedRun(Struct, frozen=True):
-    """A run that a user named, or another run of its job. `run` is 12.3. `kind` and the rest describe the job."""
+    """A run that a user named, or another run of its job. `run` is 12.3. `kind` and the rest describe the job, but for
+    `is_sent`: whether another machine has it."""
 
     id: int
     run: str
@@ -31,6 +32,7 @@ class NamedRun(Struct, frozen=True):
     deadline_at: float | None
     retries: int
     find_max: str
+    is_sent: bool
 
 
 def dependencies(connection: Connection, named: Iterable[Dependency]) -> tuple[tuple[int, Condition], ...]:
@@ -97,6 +99,7 @@ def _select(connection: Connection, condition: str, values: Sequence[Any]) -> li
 _RUNS = """
 SELECT r.id, r.job_id || '.' || r.number AS run, r.job_id, r.number, r.repeat, r.attempt, r.state, r.outcome,
     j.kind, j.deleted_at, j.deadline_at, j.retries,
-    COALESCE(json_extract(j.spec_json, '$.find_max'), '') AS find_max
+    COALESCE(json_extract(j.spec_json, '$.find_max'), '') AS find_max,
+    r.token IS NOT NULL AS is_sent
 FROM runs r JOIN jobs j ON j.id = r.job_id WHERE {} ORDER BY r.job_id, r.number
 """

@@ -128,8 +128,8 @@ def _refuse_tokens(request: Request) -> None:
 
 
 def _refuse_limits(request: Request) -> None:
-    if request.timeout_s is not None and request.timeout_s <= 0:
-        raise UsageError("--timeout must be longer than 0", "for example --timeout 2h")
+    if request.timeout_s is not None:
+        policy.check_timeout(request.timeout_s)
     policy.check_name(request.name or "")
 
 

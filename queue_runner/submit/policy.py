@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from queue_runner import times
+from queue_runner import times, units
 from queue_runner.errors import UsageError
 from queue_runner.host import redact
 from queue_runner.model import RETRY_ON, Condition, Dependency, parse_selector
@@ -98,6 +98,18 @@ def check_note(note: str | None) -> str | None:
     if note and len(note) > MOST_NOTE:
         raise UsageError(f"a note of {len(note):,} characters is too long", f"use at most {MOST_NOTE:,}")
     return note or None
+
+
+def check_timeout(timeout_s: float) -> float:
+    """Return the time limit unchanged. Raises: UsageError for 0."""
+    if timeout_s <= 0:
+        raise UsageError("--timeout must be longer than 0", "for example --timeout 2h")
+    return timeout_s
+
+
+def timeout_of(text: str) -> float | None:
+    """Return the seconds of a --timeout that changes another one; None if it is empty. Raises: UsageError."""
+    return check_timeout(units.parse_duration(text, "--timeout")) if text else None
 
 
 def check_retries(retries: int) -> int:

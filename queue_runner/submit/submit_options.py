@@ -288,9 +288,7 @@ class Request:
     prepare: str | None = _option(
         Kind.TEXT, "A shell command to execute before each run; it is not timed, and may use {KEY} of --set.", "COMMAND"
     )
-    timeout_s: float | None = _option(
-        Kind.DURATION, "End a run after this: 90s, 15m, 2h, or 90 (s).", "DURATION", name="timeout"
-    )
+    timeout_s: float | None = _option(Kind.DURATION, "End a run after this: 90s, 15m, 2h.", "DURATION", name="timeout")
     parser: str | None = _option(
         Kind.TEXT, f"Parse the command's output as a log of {', '.join(parsers.names())}.", "NAME"
     )

@@ -188,6 +188,36 @@ def test_an_edit_that_changes_nothing_says_so(engine: Engine, mpsq: Cli) -> None
     mpsq.ok("edit", "1", "--retries", "2", "--priority", "3")
 
 
+def test_a_time_limit_can_be_changed_until_the_job_starts(engine: Engine, layout: Layout, mpsq: Cli) -> None:
+    submit(engine, repeats=2)
+    for limit, stored in (("1h30m", 5400.0), ("", None), ("2", 2.0)):
+        mpsq.ok("edit", "1", "--timeout", limit)
+        with read.reading(layout.db) as connection:
+            spec_json, digest = read.tuples(connection, "SELECT spec_json, spec_hash FROM jobs").fetchone()
+        spec = JobSpec.from_json(spec_json)
+        assert spec.timeout_s == stored and spec.content_hash() == digest
+    assert mpsq("edit", "1", "--timeout", "0").code == 2
+    with writing(engine) as connection:
+        claim_next(connection)
+    ran = mpsq("edit", "1", "--timeout", "2h")
+    assert ran.code == 2 and "job 1 has started" in ran.err and "mpsq rerun 1 --timeout 2h" in ran.err
+
+
+def test_a_job_is_queued_again_with_another_time_limit(engine: Engine, layout: Layout, mpsq: Cli) -> None:
+    submit(engine)
+    mpsq.ok("edit", "1", "--timeout", "2")
+    with writing(engine) as connection:
+        end(connection, Ending(Outcome.TIMED_OUT, reason="it ran longer than 2 s"))
+    assert "mpsq rerun 1 --timeout 4s" in mpsq.ok("why", "1").out
+    assert "mpsq rerun g1 --timeout 4s" in mpsq.ok("report", "g1", "--explain").out
+    mpsq.ok("rerun", "1", "--timeout", "4s")
+    mpsq.ok("rerun", "1")
+    assert mpsq("rerun", "1", "--timeout", "soon").code == 2
+    with read.reading(layout.db) as connection:
+        limits = read.tuples(connection, "SELECT json_extract(spec_json, '$.timeout_s') FROM jobs").fetchall()
+    assert limits == [(2.0,), (4.0,), (2.0,)]
+
+
 def test_an_edit_of_a_group_leaves_out_what_has_ended(engine: Engine, layout: Layout, mpsq: Cli) -> None:
     with writing(engine) as connection:
         jobs.submit(connection, "test", 0, [NewJob(SPEC)] * 3, [(0, 1), (1, 1), (2, 1)])

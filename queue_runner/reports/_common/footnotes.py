@@ -20,6 +20,8 @@ from queue_runner.monitor.answers import select_runs
 from queue_runner.monitor.answers.run_query import Context
 from queue_runner.reports._common.arm_rows import ArmRow
 from queue_runner.reports._common.settings import FEW_ITERS
+from queue_runner.spec import more_time
+from queue_runner.store import read
 from queue_runner.submit import missing_runs
 from queue_runner.tables import MARKS, Column
 
@@ -84,7 +86,11 @@ class CaveatMarks:
             yield Caveat(f"{counted} ({kinds})", f": {'; '.join(parts)}")
             groups = sorted({row.group_id or 0 for row in runs if row.kind != "import" and not row.merged})
             if not included and (groups := missing_runs.lacking(self._connection, groups)):
-                if all(row.spec_hash not in work and self._fails_again(row) for row in runs):
+                late = [row.job_id for row in runs if row.outcome == Outcome.TIMED_OUT]
+                if timeout_s := read.longest_timeout_s(self._connection, late):
+                    what = "to run them again with more time"
+                    command = more_time(" ".join(f"g{group}" for group in groups), timeout_s)
+                elif all(row.spec_hash not in work and self._fails_again(row) for row in runs):
                     what, command = "why", f"mpsq why {runs[-1].run}"
                 else:
                     which = "".join(f" g{group}" for group in groups)
