@@ -120,7 +120,7 @@ def report(
     if submit:
         say("nothing was queued")
     if not result.items and format in ("csv", "json"):
-        say("no matching runs")
+        say("; ".join(result.lines) or "no matching runs")
     if result.exit_code:
         raise typer.Exit(result.exit_code)
 

@@ -8,10 +8,13 @@ from collections.abc import Sequence
 from queue_runner import units
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.lanes import listed
+from queue_runner.model import Outcome
 from queue_runner.monitor.answers import select_runs
 from queue_runner.monitor.answers.run_query import Context
 from queue_runner.monitor.run_view import JobQuestion, stored_spec
 from queue_runner.reports._common.document import Result, Section
+from queue_runner.spec import more_time
+from queue_runner.store import read
 from queue_runner.submit.missing_runs import OF_A_GRID, Gap, look
 from queue_runner.tables import Column
 
@@ -58,7 +61,9 @@ def finish(rows: list[ReportedRun], context: Context) -> Result:
     incomplete = look(context.connection, rows)
     gaps = incomplete.gaps
     lacks = sum(gap.repeats - gap.valid for gap in gaps)
-    if not gaps:
+    if not gaps and not incomplete.repeats:
+        lines.append("nothing is missing")
+    elif not gaps:
         n = incomplete.repeats
         runs = f"all {units.count(n)} requested runs have" if n > 1 else "the requested run has"
         lines.append(f"nothing is missing: {runs} a valid result")
@@ -72,6 +77,12 @@ def finish(rows: list[ReportedRun], context: Context) -> Result:
             filtered = options.where or options.since is not None
             command = "the same command with --submit" if filtered else f"mpsq report {ids} --submit"
             lines.append(f"{command} queues the missing runs")
+            late = [gap.jobs[-1] for gap in gaps if gap.missing and gap.last and gap.last.outcome == Outcome.TIMED_OUT]
+            if timeout_s := read.longest_timeout_s(context.connection, late):
+                jobs = " ".join(map(str, late[:MOST_REASONS]))
+                lines.append(f"{more_time(jobs, timeout_s)} gives more time to runs that timed out")
+    if incomplete.cancelled:
+        lines.append(f"not counted: {units.counted(incomplete.cancelled, 'run')} that you cancelled")
     if incomplete.resumed:
         which = "result comes from a resumed run" if incomplete.resumed == 1 else "results come from resumed runs"
         lines.append(f"{units.count(incomplete.resumed)} valid {which}, which reports do not pool with complete runs")

@@ -1,7 +1,8 @@
 """Missing repeats of a grid: those without a successful, valid run.
 
-A later result counts wherever it came from: a job of g4 that g7 has completed is no longer missing in g4. A result
-resumed from a checkpoint counts too, although comparisons keep it apart: the report gives their number.
+A later result counts wherever it came from: a job of g4 that g7 has completed is no longer missing in g4. A run that
+the user has cancelled is not missing, until it is retried. A result resumed from a checkpoint counts too, although
+comparisons keep it apart: the report gives their number.
 """
 
 from __future__ import annotations
@@ -19,12 +20,14 @@ from queue_runner.store import read
 
 
 class Gap(Struct, frozen=True):
-    """An incomplete cell of a grid. `coming` of its repeats wait or run; `resumed` counts the valid ones whose only
-    result began from a checkpoint. `last` is the newest attempt without a valid result, None if none has ended."""
+    """An incomplete cell of a grid. The user has `cancelled` some of its repeats; of the other `repeats`, `coming` wait
+    or run, and `resumed` counts the valid ones whose only result began from a checkpoint. `last` is the newest attempt
+    without a valid result, None if none has ended."""
 
     jobs: tuple[int, ...]
     first: ReportedRun
     repeats: int
+    cancelled: int
     valid: int
     coming: int
     resumed: int
@@ -37,11 +40,13 @@ class Gap(Struct, frozen=True):
 
 
 class MissingRuns(Struct, frozen=True):
-    """The incomplete cells, `gaps`, of a total of `cells` with `repeats`; `resumed` as in Gap, over all cells."""
+    """The incomplete cells, `gaps`, of a total of `cells` with `repeats`; `cancelled` and `resumed` as in Gap, over all
+    cells."""
 
     gaps: Sequence[Gap]
     cells: int
     repeats: int
+    cancelled: int
     resumed: int
 
 
@@ -64,19 +69,37 @@ def look(connection: sqlite3.Connection, chosen: Sequence[ReportedRun]) -> Missi
     """Return the missing runs in the cells of these runs."""
     cells = by_key(chosen, lambda run: run.spec_hash)
     since = min((run.job_id for run in chosen), default=0)
+    jobs = _cells_of_jobs(connection, [*cells], since)
     sql = (
-        f"SELECT {', '.join(_COLUMNS)} FROM v_run WHERE kind <> 'import' AND job_id IN (SELECT id FROM jobs"
-        " WHERE id >= ? AND spec_hash IN (SELECT value FROM json_each(?))) ORDER BY job_id, number"
+        f"SELECT {', '.join(_COLUMNS)} FROM v_run WHERE kind <> 'import' AND job_id IN (SELECT value FROM json_each(?))"
+        " ORDER BY job_id, number"
     )
-    known = read.tuples(connection, sql, [since, json.dumps([*cells])])
-    later = by_key((ReportedRun(**dict(zip(_COLUMNS, row, strict=True))) for row in known), lambda run: run.spec_hash)
+    later: dict[str, list[ReportedRun]] = {digest: [] for digest in cells}
+    for row in read.tuples(connection, sql, [json.dumps([*jobs])]):
+        run = ReportedRun(**dict(zip(_COLUMNS, row, strict=True)))
+        for digest in jobs[run.job_id]:
+            later[digest].append(run)
     gaps = [_gap(runs, later[digest]) for digest, runs in cells.items()]
     return MissingRuns(
         gaps=[gap for gap in gaps if gap.valid < gap.repeats],
         cells=len(gaps),
         repeats=sum(gap.repeats for gap in gaps),
+        cancelled=sum(gap.cancelled for gap in gaps),
         resumed=sum(gap.resumed for gap in gaps),
     )
+
+
+def _cells_of_jobs(connection: sqlite3.Connection, cells: Sequence[str], since: int) -> dict[int, set[str]]:
+    """Return the cells, by hash, that each job from `since` on answers: its own, and those of the job that it repeats,
+    even if it has another time limit."""
+    sql = (
+        "SELECT id, spec_hash, rerun_of FROM jobs WHERE id >= ?"
+        " AND (rerun_of IS NOT NULL OR spec_hash IN (SELECT value FROM json_each(?))) ORDER BY id"
+    )
+    jobs: dict[int, set[str]] = {}
+    for job, digest, old in read.tuples(connection, sql, [since, json.dumps(cells)]):
+        jobs[job] = {digest}.intersection(cells) | jobs.get(old, set())
+    return {job: digests for job, digests in jobs.items() if digests}
 
 
 _COLUMNS = (
@@ -95,10 +118,15 @@ def _gap(runs: Sequence[ReportedRun], known: Sequence[ReportedRun]) -> Gap:
     whole = {key for key, runs in repeats.items() if any(_is_valid(row) and not row.resumed_from for row in runs)}
     open_ = {key for key, runs in repeats.items() if any(row.state != State.DONE for row in runs)}
     bad = [row for runs in repeats.values() for row in runs if row.state == State.DONE and not _is_valid(row)]
+    requested = {(run.job_id, run.repeat) for run in runs}
+    last = {(row.job_id, row.repeat): row.outcome for row in sorted(known, key=lambda row: row.run_id)}
+    cancelled = {key for key in requested - good if last[key] == Outcome.CANCELLED}
+    bad = [row for row in bad if (row.job_id, row.repeat) not in cancelled]
     return Gap(
         jobs=tuple(sorted({run.job_id for run in runs})),
         first=runs[0],
-        repeats=len({(run.job_id, run.repeat) for run in runs}),
+        repeats=len(requested - cancelled),
+        cancelled=len(cancelled),
         valid=len(good),
         coming=len(open_ - good),
         resumed=len(good - whole),

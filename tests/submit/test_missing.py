@@ -129,6 +129,39 @@ def test_what_was_asked_again_is_to_come_and_then_there(queue: Layout, mpsq: Cli
     assert mpsq.ok("report", "missing", "g1", "--json").json()["rows"] == []
 
 
+def test_what_the_user_has_cancelled_is_not_missing(queue: Layout, mpsq: Cli) -> None:
+    apart(queue)
+    mpsq.ok("retry", "2")
+    mpsq.ok("cancel", "2")
+    rows = mpsq.ok("report", "missing", "g1", "--json").json()["rows"]
+    assert [row["jobs"] for row in rows] == [[3], [4]]
+    out = mpsq.ok("report", "missing", "g1").out
+    assert "2 of 4 runs lack" in out and "not counted: 1 run that you cancelled" in out
+    assert "nothing is missing" in mpsq.ok("report", "missing", "2", "--submit").out
+    mpsq.ok("retry", "2")
+    (row,) = mpsq.ok("report", "missing", "2", "--json").json()["rows"]
+    assert (row["coming"], row["missing"]) == (1, 0)
+
+
+def test_a_rerun_with_more_time_fills_the_gap(queue: Layout, mpsq: Cli) -> None:
+    apart(queue)
+    mpsq.ok("rerun", "2", "--timeout", "9h")
+    mpsq.ok("rerun", "g3", "--timeout", "10h")
+    (row,) = mpsq.ok("report", "missing", "2", "--json").json()["rows"]
+    assert (row["coming"], row["missing"]) == (2, 0)
+
+
+def test_runs_that_timed_out_are_offered_more_time(queue: Layout, mpsq: Cli) -> None:
+    import sqlite3
+
+    apart(queue)
+    with sqlite3.connect(queue.db) as connection:
+        connection.execute("DROP TRIGGER done_is_final")
+        connection.execute("UPDATE runs SET outcome = 'TIMED_OUT', exit_code = NULL WHERE outcome = 'FAILED'")
+        connection.execute("UPDATE jobs SET spec_json = json_set(spec_json, '$.timeout_s', 90) WHERE id = 2")
+    assert "mpsq rerun 2 --timeout 3m" in mpsq.ok("report", "missing", "2").out
+
+
 def test_submit_belongs_to_this_report(queue: Layout, mpsq: Cli) -> None:
     ran = mpsq("report", "--submit")
     assert ran.code == 2 and "missing g4 --submit" in ran.err
