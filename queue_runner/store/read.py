@@ -240,8 +240,11 @@ def _condition_without_tags(selector: Selector) -> tuple[str, list[Any]]:
     return ("job_id = ?", [selector.job]) if selector.job is not None else ("", [])
 
 
-def names_nothing(selector: Selector) -> UsageError:
-    """Return the error for a selector that names nothing which exists."""
+JOB_EXISTS = "SELECT count(*) FROM jobs WHERE id = ?"
+
+
+def names_nothing(selector: Selector, *, job_exists: bool = False) -> UsageError:
+    """Return the error for a selector that names nothing which exists. `job_exists`: the job of the run does."""
     if selector.tags:
         return UsageError(f"there is no job that matches {selector.text}", "mpsq list --all --json shows the tags")
     if selector.last:
@@ -249,7 +252,10 @@ def names_nothing(selector: Selector) -> UsageError:
     if selector.name is not None:
         return UsageError(f'no job is named "{selector.name}"', IDS)
     kind = "group" if selector.group is not None else "run" if selector.number is not None else "job"
-    return UsageError(f"there is no {kind} {selector.text}".rstrip(), "mpsq list --all shows every job")
+    remedy = f"mpsq list --runs {selector.job} shows the runs of job {selector.job}"
+    return UsageError(
+        f"there is no {kind} {selector.text}".rstrip(), remedy if job_exists else "mpsq list --all shows every job"
+    )
 
 
 def where(selector: Selector, connection: sqlite3.Connection) -> tuple[str, list[Any]]:
@@ -263,7 +269,8 @@ def where(selector: Selector, connection: sqlite3.Connection) -> tuple[str, list
     except OverflowError:
         match = None
     if not match:
-        raise names_nothing(selector)
+        exists = selector.number is not None and value(connection, JOB_EXISTS, selector.job)
+        raise names_nothing(selector, job_exists=bool(exists))
     return condition, values
 
 

@@ -12,7 +12,7 @@ from queue_runner.errors import UsageError
 from queue_runner.model import Condition, Dependency, Selector
 from queue_runner.spec import JobSpec
 from queue_runner.store.engine import Connection
-from queue_runner.store.read import RERUN_JOBS, condition_of, names_nothing
+from queue_runner.store.read import JOB_EXISTS, RERUN_JOBS, condition_of, names_nothing
 
 
 class NamedRun(Struct, frozen=True):
@@ -88,7 +88,8 @@ def _named(connection: Connection, selector: Selector) -> list[NamedRun]:
     except OverflowError:
         runs = []
     if not runs:
-        raise names_nothing(selector)
+        exists = selector.number is not None and connection.value(JOB_EXISTS, [selector.job])
+        raise names_nothing(selector, job_exists=bool(exists))
     return runs
 
 

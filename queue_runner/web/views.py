@@ -294,7 +294,7 @@ def job(layout: Layout, text: str) -> JobPage:
         runs = run_view.select(connection, [whole])
         named = [run for run in runs if selector.number in (None, run.number)]
         if not named:
-            raise read.names_nothing(selector)
+            raise read.names_nothing(selector, job_exists=True)
         run = log_files.choose(named)
         details = run_details.details(layout, connection, run)
         (why,) = explanation.explain_all(layout, connection, [parse_selector(run.run)])

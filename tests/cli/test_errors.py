@@ -123,6 +123,14 @@ def test_no_queue_yet(mpsq: Cli, command: str) -> None:
     assert "no queue here" in fails(mpsq, 1, command)
 
 
+@pytest.mark.parametrize("command", ["logs", "why", "report", "cancel", "retry"])
+def test_a_run_that_does_not_exist_has_a_hint_that_shows_those_of_its_job(mpsq: Cli, home: Path, command: str) -> None:
+    full_queue(home)
+    assert "hint: mpsq list --runs 2 shows" in fails(mpsq, 2, command, "2.99")
+    assert "2.1" in mpsq.ok("list", "--runs", "2").out
+    assert "hint: mpsq list --all shows" in fails(mpsq, 2, command, "99.1")
+
+
 @pytest.mark.parametrize("verb", ["cancel", "pause", "resume", "retry", "rerun", "edit"])
 def test_no_queue_to_change_yet(mpsq: Cli, home: Path, verb: str) -> None:
     more = {"edit": ["--top"]}.get(verb, [])
