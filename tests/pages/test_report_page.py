@@ -133,7 +133,7 @@ def test_secrets_of_command_lines_and_variables_are_hidden(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("code", [None, "5" * 64])
-def test_the_hash_of_nothing_is_no_code(tmp_path: Path, code: str | None) -> None:
+def test_the_hash_of_nothing_is_not_shown_as_code(tmp_path: Path, code: str | None) -> None:
     """Rows of a folder without code were called code=e3b0c442."""
     store = Store(tmp_path / "home")
     for k in range(6):

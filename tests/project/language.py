@@ -30,7 +30,8 @@ PHRASES = {
     "told": re.compile(r"\btold\b", re.IGNORECASE),
 }
 NOT_PROSE = re.compile(
-    r"\b(?:SELECT|CREATE|INSERT|UPDATE|DELETE|ALTER)\b|\bimport \w+|^function \w+|[{}]\s*$|<\w+[ >]", re.MULTILINE
+    r"\b(?:SELECT|CREATE|INSERT|UPDATE|DELETE|ALTER)\b|\) AS \w+|\bimport \w+|^function \w+|[{}]\s*$|<\w+[ >]",
+    re.MULTILINE,
 )
 """SQL, programs, HTML: texts in which no sentence is looked for."""
 

@@ -102,7 +102,7 @@ def test_the_caveat_of_a_row_without_room_is_not_explained(store: Store) -> None
     assert len(letters) == 1 and letters == explained
 
 
-def test_a_time_that_no_row_has_is_no_column(store: Store) -> None:
+def test_a_time_that_no_row_has_gets_no_column(store: Store) -> None:
     for device in ("cpu", "mps"):
         store.run(device, median_s=None, outcome="FAILED", exit_code=1, reason="boom")
     assert "ms/iter" not in "\n".join(short(store))
