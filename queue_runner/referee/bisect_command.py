@@ -16,7 +16,7 @@ from queue_runner.referee.judge_command import OfCommand
 
 if TYPE_CHECKING:
     from queue_runner.paths import Layout
-    from queue_runner.referee.bisect_search import BisectAnswer, StoredSearch, VersionSearch
+    from queue_runner.referee.bisect_search import StoredSearch, VersionSearch
     from queue_runner.referee.bisection import VersionPair
 
 app = new_app()
@@ -82,7 +82,7 @@ class _Follower(Struct):
         """Measure pairs until there is an answer; print it, and exit with its code."""
         from queue_runner.referee import bisect_search
 
-        so_far = self._stored(anew)
+        so_far = bisect_search.stored(self.layout, self.search, anew=anew)
         if so_far.groups:
             say(f"continuing from {', '.join(f'g{group}' for group in so_far.groups)}; --anew starts over")
         while not isinstance(
@@ -93,15 +93,14 @@ class _Follower(Struct):
                 follow_again(self.layout, so_far.open_group, so_far.until, verbose=self.verbose, json=self.json)
             elif answer is not None and not self._measure(so_far, answer):
                 continue
-            so_far = self._stored(False)
+            so_far = bisect_search.stored(self.layout, self.search)
             self._refuse_end(before, so_far)
             say(f"{self.search.versions[so_far.last.newer].name}: {so_far.last_why}" if so_far.last else "")
-        self._print(answer)
-
-    def _stored(self, anew: bool) -> StoredSearch:
-        from queue_runner.referee import bisect_search
-
-        return bisect_search.stored(self.layout, self.search, anew=anew)
+        if self.json:
+            print_json("mpsq.bisect/1", **answer.as_json())
+        else:
+            print(answer.text())
+        raise typer.Exit(0 if answer.step is not None else 3)
 
     def _measure(self, so_far: StoredSearch, pair: VersionPair) -> bool:
         """Submit and follow rounds of a pair. Return whether its environments could be made and its commits copied. The
@@ -148,10 +147,3 @@ class _Follower(Struct):
         is_new = after.bisection.n_rounds > before.bisection.n_rounds or len(after.skipped) > len(before.skipped)
         if not is_new and before.open_group is None and after.elapsed_s < self.search.budget_s:
             raise MpsqError(f"no round of g{group} is valid: {after.last_why}", f"mpsq why g{group}")
-
-    def _print(self, answer: BisectAnswer) -> None:
-        if self.json:
-            print_json("mpsq.bisect/1", **answer.as_json())
-        else:
-            print(answer.text())
-        raise typer.Exit(0 if answer.step is not None else 3)
