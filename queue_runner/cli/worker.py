@@ -27,7 +27,8 @@ def worker(
     from queue_runner.worker import start_worker
 
     options = {"--until-idle": until_idle, "--service": service}
-    arguments, environment = start_worker.command(*(option for option, given in options.items() if given))
+    given = [option for option, is_given in options.items() if is_given]
+    arguments, environment = start_worker.program("queue_runner.worker", *given)
     sys.stdout.flush()
     sys.stderr.flush()
     os.execve(sys.executable, arguments, environment)

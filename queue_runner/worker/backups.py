@@ -27,14 +27,12 @@ TRY_AGAIN_S = 3600.0
 class Backups:
     """Schedule and creation of backups."""
 
-    def __init__(
-        self, layout: Layout, config: Config, log: Callable[[str], None], clocks: Clocks | None = None
-    ) -> None:
+    def __init__(self, layout: Layout, config: Config, log: Callable[[str], None], clocks: Clocks) -> None:
         self._layout = layout
         self._every_s = config.backup_every_s
         self._keep = config.keep_backups
         self._log = log
-        self._clocks = clocks or Clocks()
+        self._clocks = clocks
         self._complain = ThrottledLog(log, 24 * 3600.0, self._clocks.steady)
         self._born = self._clocks.wall()
         self._look_at = 0.0

@@ -27,11 +27,6 @@ _LONG_S = 10.0
 """Lifetime above which a worker counts as having done its work, and its end is not counted."""
 
 
-def command(*options: str) -> tuple[list[str], dict[str, str]]:
-    """Return the argument list of a worker, and its environment."""
-    return program("queue_runner.worker", *options)
-
-
 def program(module: str, *options: str) -> tuple[list[str], dict[str, str]]:
     """Return the argument list of a program of ours, and its environment: ours, and in a checkout the location of this
     code."""
@@ -75,7 +70,7 @@ class WorkerStarter:
         self._started_at = 0.0
         self._starts = 0
         self._is_ready = not locks.worker(layout.home)[0]
-        argv, environment = command("--until-idle", "--on-request")
+        argv, environment = program("queue_runner.worker", "--until-idle", "--on-request")
         first = "ready" if self._is_ready else "later"
         layout.worker_log.touch(0o600)
         self._starter = subprocess.Popen(
