@@ -114,7 +114,7 @@ def test_a_login_shell_may_be_csh(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     (tmp_path / "ssh").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     link = Link("box", sys.executable, "")
-    assert provision.look(link).is_ready
+    assert provision.look(link).mpsq == __version__
     with pytest.raises(MpsqError, match="the home of a user that does not exist"):
         provision.install(link, provision.Package(tmp_path, "1", 0, 0), "~no-such-user/mpsq")
 
@@ -128,7 +128,7 @@ def test_programs_in_the_folder_of_a_login_are_not_run(tmp_path: Path, monkeypat
         (tmp_path / f"{name}.py").write_text("open('was_run', 'w')\n")
     monkeypatch.chdir(tmp_path)
     link = Link("box", sys.executable, "")
-    assert provision.look(link).is_ready
+    assert provision.look(link).mpsq == __version__
     with link.call("hello", "0" * 32) as answered:
         assert answered.answer["python"]
     assert not (tmp_path / "was_run").exists()
