@@ -38,14 +38,9 @@ class Saver:
         """Return the spec as the database may have it. Raises: OSError when the file cannot be written."""
         shared = id(spec.env), id(spec.variables)
         if shared not in self._saved:
-            self._saved[shared] = (
-                spec,
-                {  # the spec keeps the two identities alive
-                    "env": public(self._layout, spec.env),
-                    "variables": public(self._layout, spec.variables),
-                    "env_file": save(self._layout, spec.env),
-                },
-            )
+            values = {"env": public(self._layout, spec.env), "variables": public(self._layout, spec.variables)}
+            name = save(self._layout, spec.env)
+            self._saved[shared] = spec, {**values, "env_file": name}  # the spec keeps the two identities alive
         return spec.changed(**self._saved[shared][1])
 
 
