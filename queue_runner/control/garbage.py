@@ -70,11 +70,6 @@ HAVING sum(state <> 'DONE') = 0
 AND sum(run_id IN (SELECT resumed_from FROM runs WHERE state <> 'DONE' AND resumed_from IS NOT NULL)) = 0
 """
 """Jobs without a waiting or running run, and whose checkpoints no such run resumes from."""
-_REFERENCED = (
-    "SELECT snapshot_hash FROM jobs UNION SELECT json_extract(spec_json, '$.tree') FROM jobs"
-    " UNION SELECT tree_hash FROM snapshots WHERE hash IN (SELECT snapshot_hash FROM jobs)"
-)
-"""Names of folders of snapshots/: of workloads, and of the trees of commands."""
 
 
 def find(layout: Layout, keep: Keep, *, keep_backups: int, now: float) -> list[Item]:
@@ -87,7 +82,7 @@ def find(layout: Layout, keep: Keep, *, keep_backups: int, now: float) -> list[I
         for path in folders:
             if path.name not in known and _is_old(path, now):
                 items.append(_item("orphan", path, "its run is not in the database"))
-        used = archive.needed(layout.snapshots, map(str, _column(connection, _REFERENCED)))
+        used = archive.needed(layout.snapshots, map(str, _column(connection, removal.REFERENCED)))
         for path in sorted(_entries(layout.snapshots)):
             if _HASH.fullmatch(path.name) and path.name not in used and _is_old(path, now):
                 items.append(_item("snapshot", path, "no job refers to it", path.name[:12]))

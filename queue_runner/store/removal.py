@@ -127,17 +127,17 @@ def cache_is_free(connection: Connection, prefix: str) -> bool:
     return connection.execute(asks.limit(1)).first() is None
 
 
-_NEEDED = """
+REFERENCED = """
 SELECT snapshot_hash FROM jobs
 UNION SELECT tree_hash FROM snapshots WHERE hash IN (SELECT snapshot_hash FROM jobs)
 UNION SELECT json_extract(spec_json, '$.tree') FROM jobs
 """
-"""The snapshots and trees of jobs."""
+"""Names of folders of snapshots/ that jobs refer to: of workloads, and of the trees of commands."""
 
 
 def forget_snapshots(connection: Connection, hashes: Iterable[str]) -> list[str]:
     """Delete the rows of those snapshots, or trees, that no job refers to. Return the hashes that are now free."""
-    needed = {*connection.column(_NEEDED)}
+    needed = {*connection.column(REFERENCED)}
     free = [digest for digest in hashes if digest not in needed]
     chosen = "(SELECT value FROM json_each(:free))"
     sql = f"DELETE FROM snapshots WHERE hash IN {chosen} OR tree_hash IN {chosen}"
