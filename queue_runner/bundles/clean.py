@@ -22,7 +22,7 @@ from msgspec.structs import asdict
 from queue_runner.bundles.rows import MOST_TEXT, QUESTION, Json, Name, Prose, Table
 from queue_runner.events import MAX_INT
 from queue_runner.host import redact
-from queue_runner.ingest.storable import MAX_DEPTH
+from queue_runner.ingest.event_lines import MAX_DEPTH
 from queue_runner.paths import Layout
 from queue_runner.spec import MOST_NAME, JobSpec
 from queue_runner.tables import json_value

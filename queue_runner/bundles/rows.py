@@ -19,7 +19,7 @@ from queue_runner.decoding import convert, prepared
 from queue_runner.errors import MpsqError
 from queue_runner.events import MAX_INT, Positive
 from queue_runner.ingest import parsers
-from queue_runner.ingest.storable import BadLine, storable
+from queue_runner.ingest.event_lines import BadLine, storable
 from queue_runner.machine_records import Machine
 from queue_runner.model import PHASES, SYNC_UNKNOWN, Outcome
 from queue_runner.spec import COMPILE_MODES, MOST_NAME, MOST_TAG
