@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 
 from queue_runner.model import NOT_FAILED, PREFLIGHT, Condition, Ending, Outcome
 from queue_runner.spec import FIRST_ROUNDS
-from queue_runner.store import hot_sql
+from queue_runner.store import added_rounds, hot_sql
 from queue_runner.store.engine import Connection
 
 _NOT_AS_WANTED = {
@@ -90,3 +90,14 @@ def unsatisfiable(connection: Connection, now: float, among: Sequence[int] | Non
         if over_at <= now:
             endings.setdefault(run_id, Ending(Outcome.SKIPPED, reason="budget: it did not start within the --budget"))
     return list(endings.items())
+
+
+def is_idle(connection: Connection, stuck: Collection[int] = ()) -> bool:
+    """Return whether no run is active, no round follows, and no waiting run starts without user action, as those of the
+    jobs `stuck`."""
+    running = connection.row("SELECT 1 FROM runs WHERE state = 'RUNNING' LIMIT 1")
+    if running is not None or added_rounds.ended(connection):
+        return False
+    waiting = {*connection.column(hot_sql.ALL_UNPAUSED_JOBS)}.difference(stuck)
+    paused = set(connection.column(hot_sql.ALL_QUEUED_JOBS)) - waiting
+    return behind_held(connection, paused).keys() >= waiting

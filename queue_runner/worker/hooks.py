@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING
 
 from queue_runner.config_file import Config
 from queue_runner.host import processes, redact
+from queue_runner.model import PREFLIGHT, Outcome, Verb
 from queue_runner.paths import Layout
-from queue_runner.store import hook_events, jobs, read
+from queue_runner.store import jobs, read, ready
 from queue_runner.store.engine import Engine, looking
 from queue_runner.text import plain
 
@@ -39,6 +40,12 @@ TAIL_BYTES = 8192
 _TERM_S = 2.0
 _LOOK_S = 0.25
 _VALUE_CHARACTERS = 4096
+_RUN_ENDS = """
+SELECT e.id, e.verb, e.run_id, r.outcome, r.number FROM job_events e JOIN runs r ON r.id = e.run_id
+WHERE e.id > ? AND e.verb IN ('finish', 'skip') ORDER BY e.id
+"""
+"""The runs that a worker has ended or skipped since an entry of the history. A cancelled run calls no hook: the user
+who cancelled it knows. Nor does a skipped run, or a preflight that succeeded."""
 
 
 class Hooks:
@@ -76,7 +83,7 @@ class Hooks:
             newest = jobs.last_event(connection)
             if newest > self.last_event or self._calling:  # in this order: `step` sets these the other way
                 return True
-            return self.awaits_idle and hook_events.is_idle(connection, self._stuck())
+            return self.awaits_idle and ready.is_idle(connection, self._stuck())
 
     def stop(self) -> None:
         """End the current call soon, and make no other."""
@@ -97,15 +104,18 @@ class Hooks:
         while True:
             with looking(self._engine) as connection:
                 newest = jobs.last_event(connection)
-                ends = hook_events.since(connection, self.last_event)
-                is_idle = self.awaits_idle and not ends and hook_events.is_idle(connection, self._stuck())
+                ends = connection.rows(_RUN_ENDS, [self.last_event])
+                is_idle = self.awaits_idle and not ends and ready.is_idle(connection, self._stuck())
             if not ends:
                 break
             self.awaits_idle = True
-            for end in ends:
-                self.last_event = end.event_id
-                if end.event is not None:
-                    self._call(end.event, end.run_id)
+            for id, verb, run_id, outcome, number in ends:
+                self.last_event = id
+                if verb != Verb.SKIP and outcome != Outcome.CANCELLED:
+                    if outcome != Outcome.SUCCEEDED:
+                        self._call("failed", run_id)
+                    elif number != PREFLIGHT:
+                        self._call("done", run_id)
         self.last_event = newest
         if is_idle:
             self.awaits_idle = False

@@ -26,7 +26,7 @@ from queue_runner.remote.json_files import write_json
 from queue_runner.remote.profile import Profile
 from queue_runner.remote.ssh import Ssh
 from queue_runner.remote.target import NotSent, Refused, Seen, Unreachable
-from queue_runner.store import hook_events, read, retries
+from queue_runner.store import read, ready, retries
 from queue_runner.store.engine import looking, open_engine
 from queue_runner.submit import plan
 from tests.queue_support import until
@@ -72,7 +72,7 @@ def test_a_paused_queue_sends_nothing(front: Front) -> None:
 
 def idle(front: Front) -> bool:
     with looking(open_engine(front.layout.db)) as connection:
-        return hook_events.is_idle(connection)
+        return ready.is_idle(connection)
 
 
 def test_a_block_that_was_made_void_has_not_started(front: Front) -> None:

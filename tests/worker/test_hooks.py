@@ -19,7 +19,7 @@ from queue_runner.monitor import run_view
 from queue_runner.monitor.run_view import RunView
 from queue_runner.paths import Layout
 from queue_runner.spec import NewJob, Terms, Until
-from queue_runner.store import added_rounds, hook_events, jobs, lane_claims, read
+from queue_runner.store import added_rounds, jobs, lane_claims, read, ready
 from queue_runner.store.engine import open_engine, writing
 from queue_runner.worker import hooks
 from tests.cli_support import SPEC, Cli, empty_queue, full_queue
@@ -127,9 +127,9 @@ def test_not_idle_while_a_round_follows(home: Path) -> None:
         group, _ = jobs.submit(connection, "t", 0, [NewJob(SPEC)], [(0, 1)])
         added_rounds.open_until(connection, group, Until())
         jobs.request_cancel(connection, [1], "user")
-        assert not hook_events.is_idle(connection)
+        assert not ready.is_idle(connection)
         added_rounds.close(connection, group, "decided", 1.0)
-        assert hook_events.is_idle(connection)
+        assert ready.is_idle(connection)
 
 
 def test_idle_when_all_remaining_runs_wait_for_a_held_run(home: Path) -> None:
@@ -137,7 +137,7 @@ def test_idle_when_all_remaining_runs_wait_for_a_held_run(home: Path) -> None:
     with writing(engine) as connection:
         jobs.submit(connection, "t", 0, [NewJob(SPEC, terms=Terms(hold=True))], [(0, 1)])
         jobs.submit(connection, "t", 0, [NewJob(SPEC, terms=Terms(after=((1, Condition.ANY),)))], [(0, 1)])
-        assert hook_events.is_idle(connection)
+        assert ready.is_idle(connection)
 
 
 @pytest.mark.parametrize("lane", ["machine", "fast"])
@@ -147,11 +147,11 @@ def test_idle_when_all_remaining_runs_are_paused(home: Path, lane: str) -> None:
         jobs.submit(connection, "t", 0, [NewJob(SPEC)], [(0, 1)])
         jobs.submit(connection, "t", 0, [NewJob(SPEC, terms=Terms(after=((1, Condition.ANY),)))], [(0, 1)])
         connection.change("UPDATE jobs SET lane = 'fast' WHERE id = 1", [])
-        assert not hook_events.is_idle(connection)
+        assert not ready.is_idle(connection)
         lane_claims.pause(connection, lane, "lunch")
-        assert hook_events.is_idle(connection)
+        assert ready.is_idle(connection)
         lane_claims.pause(connection, lane, None)
-        assert not hook_events.is_idle(connection)
+        assert not ready.is_idle(connection)
 
 
 def test_output_and_failure_are_logged_without_tokens(queue: Layout) -> None:

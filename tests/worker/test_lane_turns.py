@@ -18,7 +18,7 @@ from queue_runner.lanes import Lane
 from queue_runner.model import RunId
 from queue_runner.paths import Layout
 from queue_runner.spec import JobSpec, NewJob
-from queue_runner.store import hook_events, jobs, lane_claims
+from queue_runner.store import jobs, lane_claims, ready
 from queue_runner.store.engine import looking, open_engine, writing
 from queue_runner.store.jobs import Following
 from queue_runner.worker import gate
@@ -69,7 +69,7 @@ class Box:
         self.step()
         assert self._steps is not None
         with looking(self.engine) as connection:
-            return hook_events.is_idle(connection, self._steps.now.stuck)
+            return ready.is_idle(connection, self._steps.now.stuck)
 
     def close(self) -> None:
         if self._steps is not None:
