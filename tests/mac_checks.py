@@ -30,8 +30,8 @@ from queue_runner.host import (
     run_sampler,
 )
 from queue_runner.host import processes as host_processes
-from queue_runner.host.boot import boot_id
 from queue_runner.host.command import ask
+from queue_runner.host.processes import boot_id
 from queue_runner.host.services import launchd
 from queue_runner.host.services.user_service import run_tool
 from queue_runner.warden import files, process_tree

@@ -19,8 +19,7 @@ import psutil
 import pytest
 
 from queue_runner.host import locks, processes
-from queue_runner.host.boot import boot_id
-from queue_runner.host.processes import Process, Traces
+from queue_runner.host.processes import Process, Traces, boot_id
 from queue_runner.host.run_dir import RunDir
 from queue_runner.worker import warden_starter
 from tests.events_support import whole_lines

@@ -7,6 +7,7 @@ psutil's create_time would not do on macOS: since psutil 7.1 it changes whenever
 
 from __future__ import annotations
 
+import functools
 import os
 import time
 from collections.abc import Callable, Collection
@@ -14,7 +15,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from queue_runner.host import boot
+from queue_runner.host.command import ask
 from queue_runner.warden import process_tree
 from queue_runner.warden.files import LINUX, awake
 from queue_runner.warden.process_tree import Row, Termination, descendants, read
@@ -24,6 +25,7 @@ KILL_S = 3.0
 
 _SAME_START_S = 0.02  # macOS only: psutil's and libproc's differ in rounding
 _RESCAN_S = 0.02
+_LINUX_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 class Process(Struct, frozen=True, order=True):
@@ -47,6 +49,27 @@ class Traces(Struct, frozen=True):
     `tag`) and the lock was taken by the process that wrote the note"""
     boot_id: str | None = None
     """the boot under which all this was seen; after a reboot no process can remain"""
+
+
+@functools.cache
+def boot_id() -> str:
+    """Return the identifier of this boot: pids and start times recorded under another one are meaningless now."""
+    try:
+        return _LINUX_BOOT_ID.read_text(encoding="ascii").strip()
+    except OSError:
+        return boot_id_darwin(lambda name: ask(["/usr/sbin/sysctl", "-n", name]) or "")
+
+
+def boot_id_darwin(sysctl: Callable[[str], str]) -> str:
+    """Return kern.bootsessionuuid, else the second of the boot, else "unknown".
+
+    `sysctl` returns the value of a name, or "".
+    """
+    if uuid := sysctl("kern.bootsessionuuid").strip():
+        return uuid.lower()
+    # kern.boottime reads `{ sec = 1700000000, usec = 123456 } Tue Nov 14 22:13:20 2023`
+    words = sysctl("kern.boottime").replace(",", " ").split()
+    return f"boottime-{words[words.index('sec') + 2]}" if "sec" in words[:-2] else "unknown"
 
 
 def look(pid: int) -> Row | None:
@@ -110,7 +133,7 @@ def is_stopped(pid: int, start: float) -> bool:
 
 def find_orphans(traces: Traces) -> dict[int, Row]:
     """Find all living processes of the run and their descendants, never this process or its ancestors."""
-    if traces.boot_id is not None and traces.boot_id != boot.boot_id():
+    if traces.boot_id is not None and traces.boot_id != boot_id():
         return {}
     table = process_tree.table() if LINUX else process_tree.table(look)
     spared = _ancestors(table, os.getpid())

@@ -224,7 +224,7 @@ def sync(folder: Path) -> tuple[Answer, Callable[[], Iterator[bytes]]]:
     if may_continue and starts < MOST_STARTS + MOST_ENDS:
         start(folder, *(["died"] if starts >= MOST_STARTS else []))
         alive, starts = is_alive(folder), starts + 1
-    from queue_runner.host.boot import boot_id
+    from queue_runner.host.processes import boot_id
 
     state = BoxState(
         fence=fence,

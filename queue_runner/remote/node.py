@@ -35,8 +35,8 @@ from queue_runner.control import cancellation, checkpoints
 from queue_runner.decoding import convert
 from queue_runner.errors import MpsqError
 from queue_runner.host import lane_list, lane_locks, locks, redact, wakeup
-from queue_runner.host.boot import boot_id
 from queue_runner.host.home import ensure_home
+from queue_runner.host.processes import boot_id
 from queue_runner.host.run_dir import RunDir
 from queue_runner.model import DEFAULT_LANE, Outcome, RunId, State, parse_selector
 from queue_runner.paths import Layout

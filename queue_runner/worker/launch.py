@@ -17,8 +17,8 @@ from queue_runner.config_file import Config
 from queue_runner.control import checkpoints
 from queue_runner.errors import MpsqError
 from queue_runner.host import job_environments, job_secrets, locks, redact, trash
-from queue_runner.host.boot import boot_id
 from queue_runner.host.lane_locks import Hold
+from queue_runner.host.processes import boot_id
 from queue_runner.host.run_dir import RunDir
 from queue_runner.model import RunId
 from queue_runner.paths import Layout, preflight_cache

@@ -18,9 +18,9 @@ from queue_runner.config_file import Config
 from queue_runner.control import checkpoints, pausing
 from queue_runner.errors import MpsqError
 from queue_runner.host import child, failpoints, job_secrets, lane_locks, processes, protected, trash, wakeup
-from queue_runner.host.boot import boot_id
 from queue_runner.host.keep_awake import keep_awake
 from queue_runner.host.lane_locks import Hold, LaneLocks
+from queue_runner.host.processes import boot_id
 from queue_runner.host.run_dir import RunDir, read_end
 from queue_runner.host.warden_records import RunEnd
 from queue_runner.ingest.outcome import of_exit, of_silence

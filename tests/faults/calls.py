@@ -524,7 +524,7 @@ def install() -> None:
 
 def _process_table() -> None:
     """Let the product see the simulated processes."""
-    from queue_runner.host import boot
+    from queue_runner.host import processes
     from queue_runner.warden import process_tree
     from queue_runner.warden.process_tree import Row
 
@@ -559,4 +559,4 @@ def _process_table() -> None:
     process_tree.table = table
     process_tree.environment = environment
     process_tree.kill_children = kill_children
-    boot.boot_id = lambda: "unknown" if machine is None else machine.boot_id  # type: ignore[assignment]
+    processes.boot_id = lambda: "unknown" if machine is None else machine.boot_id  # type: ignore[assignment]

@@ -15,7 +15,7 @@ import pytest
 from msgspec import convert
 
 from queue_runner.host import locks, processes
-from queue_runner.host.boot import boot_id
+from queue_runner.host.processes import boot_id
 from queue_runner.host.run_dir import RunDir
 from queue_runner.host.warden_records import RunEnd
 from queue_runner.ingest.outcome import of_exit
