@@ -25,95 +25,6 @@ INSERT INTO runs (job_id, number, repeat, attempt, lane, position, state, outcom
 FROM jobs
 WHERE jobs.id = :job_id)) RETURNING id
 """
-CAN_START = """
-SELECT runs.id
-FROM runs JOIN jobs ON jobs.id = runs.job_id
-WHERE runs.state = 'QUEUED' AND runs.lane = :this_lane AND (runs.not_before_at IS NULL OR runs.not_before_at <= :now) AND (jobs.deadline_at IS NULL OR jobs.deadline_at > :now) AND NOT (EXISTS (SELECT *
-FROM v_dependency
-WHERE runs.job_id = v_dependency.job_id AND v_dependency.verdict != 'met')) AND NOT (EXISTS (SELECT *
-FROM lanes
-WHERE (lanes.name = :this_lane OR lanes.name = 'machine') AND lanes.paused_at IS NOT NULL)) AND NOT (EXISTS (SELECT *
-FROM lanes
-WHERE instr(',' || jobs.lane || ',', ',' || lanes.name || ',') > 0 AND lanes.name != 'machine' AND lanes.paused_at IS NOT NULL))
-LIMIT 1 OFFSET 0
-"""
-QUEUED_JOBS = """
-SELECT DISTINCT runs.job_id
-FROM runs
-WHERE runs.state = 'QUEUED' AND runs.lane = :this_lane AND NOT (EXISTS (SELECT *
-FROM lanes
-WHERE (lanes.name = :this_lane OR lanes.name = 'machine') AND lanes.paused_at IS NOT NULL))
-"""
-PAUSED_JOBS = """
-SELECT DISTINCT runs.job_id
-FROM runs JOIN jobs ON jobs.id = runs.job_id
-WHERE runs.state = 'QUEUED' AND runs.lane = :this_lane AND (EXISTS (SELECT *
-FROM lanes
-WHERE instr(',' || jobs.lane || ',', ',' || lanes.name || ',') > 0 AND lanes.name != 'machine' AND lanes.paused_at IS NOT NULL))
-"""
-HELD_JOBS = """
-SELECT runs.job_id
-FROM runs
-WHERE runs.state != 'DONE' AND runs.state = 'HELD'
-"""
-NEXT_START_AT = """
-SELECT min(runs.not_before_at) AS min_1
-FROM runs
-WHERE runs.state != 'DONE' AND runs.state != 'RUNNING' AND runs.token IS NULL AND runs.not_before_at > :now
-"""
-NEXT_DEADLINE_AT = """
-SELECT min(jobs.deadline_at) AS min_1
-FROM jobs
-WHERE jobs.deadline_at > :now AND (EXISTS (SELECT *
-FROM runs
-WHERE runs.job_id = jobs.id AND runs.state != 'DONE' AND runs.state != 'RUNNING' AND runs.token IS NULL))
-"""
-MISSED = """
-SELECT runs.id, v_dependency.on_job_id, v_dependency.condition
-FROM runs JOIN v_dependency ON runs.job_id = v_dependency.job_id
-WHERE runs.state != 'DONE' AND runs.state != 'RUNNING' AND runs.token IS NULL AND v_dependency.verdict = 'impossible'
-"""
-MISSED_AMONG = """
-SELECT runs.id, v_dependency.on_job_id, v_dependency.condition
-FROM runs JOIN v_dependency ON runs.job_id = v_dependency.job_id
-WHERE runs.state != 'DONE' AND runs.state != 'RUNNING' AND runs.token IS NULL AND v_dependency.verdict = 'impossible' AND runs.job_id BETWEEN :first_job AND :last_job
-"""
-LATE = """
-SELECT runs.id
-FROM runs
-WHERE runs.state != 'DONE' AND runs.state != 'RUNNING' AND runs.token IS NULL AND runs.job_id IN (SELECT jobs.id
-FROM jobs
-WHERE jobs.deadline_at <= :now)
-"""
-LATE_AMONG = """
-SELECT runs.id
-FROM runs
-WHERE runs.state != 'DONE' AND runs.state != 'RUNNING' AND runs.token IS NULL AND runs.job_id IN (SELECT jobs.id
-FROM jobs
-WHERE jobs.deadline_at <= :now) AND runs.job_id BETWEEN :first_job AND :last_job
-"""
-STARTABLE_RUN = """
-SELECT runs.id, runs.job_id, runs.number, jobs.group_id, jobs.lane
-FROM runs JOIN jobs ON jobs.id = runs.job_id
-WHERE runs.state = 'QUEUED' AND runs.lane = :this_lane AND (runs.not_before_at IS NULL OR runs.not_before_at <= :now) AND (jobs.deadline_at IS NULL OR jobs.deadline_at > :now) AND NOT (EXISTS (SELECT *
-FROM v_dependency
-WHERE runs.job_id = v_dependency.job_id AND v_dependency.verdict != 'met')) AND NOT (EXISTS (SELECT *
-FROM lanes
-WHERE (lanes.name = :this_lane OR lanes.name = 'machine') AND lanes.paused_at IS NOT NULL)) AND NOT (EXISTS (SELECT *
-FROM lanes
-WHERE instr(',' || jobs.lane || ',', ',' || lanes.name || ',') > 0 AND lanes.name != 'machine' AND lanes.paused_at IS NOT NULL)) AND runs.id = :run_id
-"""
-STARTABLE = """
-SELECT runs.id, runs.job_id, runs.number, jobs.group_id, jobs.lane
-FROM runs JOIN jobs ON jobs.id = runs.job_id
-WHERE runs.state = 'QUEUED' AND runs.lane = :this_lane AND (runs.not_before_at IS NULL OR runs.not_before_at <= :now) AND (jobs.deadline_at IS NULL OR jobs.deadline_at > :now) AND NOT (EXISTS (SELECT *
-FROM v_dependency
-WHERE runs.job_id = v_dependency.job_id AND v_dependency.verdict != 'met')) AND NOT (EXISTS (SELECT *
-FROM lanes
-WHERE (lanes.name = :this_lane OR lanes.name = 'machine') AND lanes.paused_at IS NOT NULL)) AND NOT (EXISTS (SELECT *
-FROM lanes
-WHERE instr(',' || jobs.lane || ',', ',' || lanes.name || ',') > 0 AND lanes.name != 'machine' AND lanes.paused_at IS NOT NULL)) ORDER BY runs.job_priority DESC, runs.position, runs.id
-"""
 CLAIM = "UPDATE runs SET lane=:lane, state='RUNNING', claimed_at=:claimed_at, blocked_reason=NULL, token=:token, boot_id=:boot_id WHERE runs.id = :run_id AND runs.state = 'QUEUED' RETURNING job_id, number, repeat"
 SPEC_OF_JOB = """
 SELECT jobs.spec_json
@@ -129,11 +40,6 @@ RUNNING = """
 SELECT runs.id, runs.job_id, runs.number, runs.token, runs.boot_id, jobs.spec_json
 FROM runs JOIN jobs ON jobs.id = runs.job_id
 WHERE runs.state = 'RUNNING' AND runs.lane = :this_lane
-"""
-ACTIVE = """
-SELECT runs.id, runs.job_id, runs.number, jobs.spec_json, runs.token, runs.boot_id, runs.lane, runs.started_at, runs.cancel_requested_at, runs.paused_at
-FROM runs JOIN jobs ON jobs.id = runs.job_id
-WHERE runs.state = 'RUNNING' AND (runs.lane NOT GLOB '*-g[0-9]*-??????')
 """
 LANES_IN_USE = """
 SELECT runs.lane
@@ -235,18 +141,4 @@ TAGS_OF_JOB = """
 SELECT job_tags.tag
 FROM job_tags
 WHERE job_tags.job_id = :job_id
-"""
-ALL_QUEUED_JOBS = """
-SELECT runs.job_id
-FROM runs
-WHERE runs.state = 'QUEUED'
-"""
-ALL_UNPAUSED_JOBS = """
-SELECT runs.job_id
-FROM runs JOIN jobs ON jobs.id = runs.job_id
-WHERE runs.state = 'QUEUED' AND NOT (EXISTS (SELECT *
-FROM lanes
-WHERE (lanes.name = runs.lane OR lanes.name = 'machine' AND runs.token IS NULL) AND lanes.paused_at IS NOT NULL)) AND NOT (EXISTS (SELECT *
-FROM lanes
-WHERE instr(',' || jobs.lane || ',', ',' || lanes.name || ',') > 0 AND lanes.name != 'machine' AND lanes.paused_at IS NOT NULL))
 """

@@ -21,6 +21,7 @@ from queue_runner.store import hot_sql
 from queue_runner.store.engine import Connection
 from queue_runner.store.jobs import Claimed, Following, claimed, here, spec_of
 from queue_runner.store.read import LANE, LaneRow
+from queue_runner.store.ready import MAY_START
 
 
 class Blocked(Struct, frozen=True):
@@ -74,6 +75,16 @@ def keep(connection: Connection, names: Collection[str]) -> None:
     connection.change_all(hot_sql.PUT_LANE, [asdict(state(connection, name)) for name in names])
 
 
+_STARTABLE = f"SELECT r.id, r.job_id, r.number, j.group_id, j.lane {MAY_START}"
+STARTABLE = f"{_STARTABLE} ORDER BY r.job_priority DESC, r.position, r.id"
+"""An index has this order, so that no more runs are read than are needed."""
+ACTIVE = f"""
+SELECT r.id, r.job_id, r.number, j.spec_json, r.token, r.boot_id, r.lane, r.started_at,
+    r.cancel_requested_at, r.paused_at
+FROM runs r JOIN jobs j ON j.id = r.job_id WHERE r.state = 'RUNNING' AND r.lane NOT GLOB '{REMOTE_GLOB}'
+"""
+
+
 class Waiting(Struct, frozen=True):
     """A run that may start, and the lane that its submission is bound to."""
 
@@ -99,7 +110,7 @@ class Active(Struct, frozen=True):
 
 def active(connection: Connection) -> list[Active]:
     """Return the runs that are RUNNING on this machine, in the order in which they were submitted."""
-    rows = sorted(connection.rows(hot_sql.ACTIVE))  # not in SQL, where it would make SQLite read all runs
+    rows = sorted(connection.rows(ACTIVE))  # not in SQL, where it would make SQLite read all runs
     return [
         Active(
             Claimed.of(run_id, RunId(job, number), spec_json, token, boot_id, lane),
@@ -114,7 +125,7 @@ def active(connection: Connection) -> list[Active]:
 def waiting(connection: Connection, now: float, lane: str = DEFAULT_LANE) -> Iterator[Waiting]:
     """Return the runs of this machine, or of a lane elsewhere, that may start, in the order in which they are claimed.
     No more of them are read than are needed."""
-    for row in connection.each(hot_sql.STARTABLE, {"this_lane": lane, "now": now}):
+    for row in connection.each(STARTABLE, {"this_lane": lane, "now": now}):
         yield Waiting(*row)
 
 
@@ -128,7 +139,7 @@ def claim(connection: Connection, lane: Lane, token: str, boot_id: str, run_id: 
     """Claim a run on a lane, and bind its submission to it. None: it may not start any more, its submission is bound to
     another lane, or a run is on the lane, a part or a processor of it, or alone on the machine."""
     values = {"this_lane": DEFAULT_LANE, "now": now, "run_id": run_id}
-    row = connection.row(hot_sql.STARTABLE_RUN, values)
+    row = connection.row(f"{_STARTABLE} AND r.id = :run_id", values)
     busy = {unit for name in here(connection) for unit in units(name)}
     alone = lane.name == DEFAULT_LANE
     if row is None or DEFAULT_LANE in busy or (busy if alone else busy & {*units(lane.name)}):

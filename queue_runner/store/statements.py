@@ -19,22 +19,18 @@ from sqlalchemy import (
     Select,
     Table,
     Update,
-    and_,
     bindparam,
-    column,
     exists,
     func,
     insert,
-    or_,
     select,
-    table,
     update,
 )
 from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 from sqlalchemy.dialects.sqlite.base import SQLiteCompiler, SQLiteDialect
 
 from queue_runner.lanes import REMOTE_GLOB
-from queue_runner.model import DEFAULT_LANE, Outcome, State
+from queue_runner.model import Outcome, State
 from queue_runner.store import schema
 from queue_runner.store.schema import dependencies, groups, job_events, jobs, lanes, metrics, notes, runs
 
@@ -71,10 +67,8 @@ _NOW: ColumnElement[float] = bindparam("now")
 _IDS = select(func.json_each(bindparam("ids")).table_valued("value").c.value)
 """The values of a list that is bound as JSON."""
 _IS_THE_RUN = runs.c.id == _RUN_ID
-_HERE = runs.c.lane.op("NOT GLOB")(REMOTE_GLOB)
 _RUNS_OF_JOBS = runs.join(jobs, jobs.c.id == runs.c.job_id)
 _UNENDED = runs.c.state != State.DONE
-"""In these words it is the condition of an index: SQLite does not see that QUEUED implies it."""
 
 
 def _run(*columns: Column[Any]) -> Select[Any]:
@@ -104,64 +98,8 @@ ADD_FIRST_RUN = _add(
 _GIVEN = [name for name in _without_id(runs) if name not in _AS_ITS_JOB]
 ADD_RUN = _add(runs, *_GIVEN).values(_AS_ITS_JOB).returning(runs.c.id)
 
-# -- which run may start -----------------------------------------------------------------------------------------------
-
-_VERDICTS = table("v_dependency", column("job_id"), column("on_job_id"), column("condition"), column("verdict"))
-_PAUSED = exists().where(or_(lanes.c.name == _LANE, lanes.c.name == DEFAULT_LANE), lanes.c.paused_at.is_not(None))
-"""Whether the lane is paused, or the whole queue: also for lanes of other machines."""
-_BOUND_TO_PAUSED = (
-    exists()
-    .where(
-        func.instr("," + jobs.c.lane + ",", "," + lanes.c.name + ",") > 0,
-        lanes.c.name != DEFAULT_LANE,
-        lanes.c.paused_at.is_not(None),
-    )
-    .correlate(jobs)
-)
-"""Whether a lane that a job is bound to, or one of several, is paused."""
-MAY_START = (
-    runs.c.state == State.QUEUED,
-    runs.c.lane == _LANE,
-    or_(runs.c.not_before_at.is_(None), runs.c.not_before_at <= _NOW),
-    or_(jobs.c.deadline_at.is_(None), jobs.c.deadline_at > _NOW),
-    ~exists().where(_VERDICTS.c.job_id == runs.c.job_id, _VERDICTS.c.verdict != "met"),
-    ~_PAUSED,
-    ~_BOUND_TO_PAUSED,
-)
-"""Conditions on runs joined with jobs; :this_lane and :now (Unix seconds) are bound at execution."""
-_WAITS = and_(_UNENDED, runs.c.state != State.RUNNING, runs.c.token.is_(None))
-"""Whether a run waits here: one with a token was sent to a node."""
-_QUEUED = (runs.c.state == State.QUEUED, runs.c.lane == _LANE)
-
-CAN_START = select(runs.c.id).select_from(_RUNS_OF_JOBS).where(*MAY_START).limit(1)
-QUEUED_JOBS = select(runs.c.job_id).distinct().where(*_QUEUED, ~_PAUSED)
-PAUSED_JOBS = select(runs.c.job_id).distinct().select_from(_RUNS_OF_JOBS).where(*_QUEUED, _BOUND_TO_PAUSED)
-HELD_JOBS = select(runs.c.job_id).where(_UNENDED, runs.c.state == State.HELD)
-NEXT_START_AT = select(func.min(runs.c.not_before_at)).where(_WAITS, runs.c.not_before_at > _NOW)
-NEXT_DEADLINE_AT = select(func.min(jobs.c.deadline_at)).where(
-    jobs.c.deadline_at > _NOW, exists().where(runs.c.job_id == jobs.c.id, _WAITS)
-)
-_MISSED = (
-    select(runs.c.id, _VERDICTS.c.on_job_id, _VERDICTS.c.condition)
-    .join(_VERDICTS, _VERDICTS.c.job_id == runs.c.job_id)
-    .where(_WAITS, _VERDICTS.c.verdict == "impossible")
-)
-_PASSED = select(jobs.c.id).where(jobs.c.deadline_at <= _NOW)
-_LATE = select(runs.c.id).where(_WAITS, runs.c.job_id.in_(_PASSED))
-_AMONG = runs.c.job_id.between(bindparam("first_job"), bindparam("last_job"))
-MISSED, MISSED_AMONG = _MISSED, _MISSED.where(_AMONG)
-LATE, LATE_AMONG = _LATE, _LATE.where(_AMONG)
-
 # -- claim, and the state of a run -------------------------------------------------------------------------------------
 
-_STARTABLE = (
-    select(runs.c.id, runs.c.job_id, runs.c.number, jobs.c.group_id, jobs.c.lane)
-    .select_from(_RUNS_OF_JOBS)
-    .where(*MAY_START)
-)
-STARTABLE_RUN = _STARTABLE.where(_IS_THE_RUN)
-STARTABLE = _STARTABLE.order_by(runs.c.job_priority.desc(), runs.c.position, runs.c.id)
-"""An index has this order, so that no more runs are read than are needed."""
 CLAIM = _change_run(
     runs.c.state == State.QUEUED,
     state=State.RUNNING,
@@ -175,15 +113,7 @@ RUNNING = (
     .select_from(_RUNS_OF_JOBS)
     .where(runs.c.state == State.RUNNING, runs.c.lane == _LANE)
 )
-ACTIVE = (
-    select(
-        *(runs.c.id, runs.c.job_id, runs.c.number, jobs.c.spec_json, runs.c.token, runs.c.boot_id, runs.c.lane),
-        *(runs.c.started_at, runs.c.cancel_requested_at, runs.c.paused_at),
-    )
-    .select_from(_RUNS_OF_JOBS)
-    .where(runs.c.state == State.RUNNING, _HERE)
-)
-LANES_IN_USE = select(runs.c.lane).where(runs.c.state == State.RUNNING, _HERE)
+LANES_IN_USE = select(runs.c.lane).where(runs.c.state == State.RUNNING, runs.c.lane.op("NOT GLOB")(REMOTE_GLOB))
 LAST_EVENT = select(func.max(job_events.c.id))
 LANE_OF_RUN = _run(runs.c.lane)
 STARTED_AT, CANCEL_REQUESTED_AT, PAUSED_AT = (
@@ -256,14 +186,6 @@ TERMS_OF_JOB = select(
     *(jobs.c.retry_on, jobs.c.schedule_id),
 ).where(jobs.c.id == _JOB_ID)
 TAGS_OF_JOB = select(schema.job_tags.c.tag).where(schema.job_tags.c.job_id == _JOB_ID)
-ALL_QUEUED_JOBS = select(runs.c.job_id).where(runs.c.state == State.QUEUED)
-_UNSENT_OF_THE_QUEUE = and_(lanes.c.name == DEFAULT_LANE, runs.c.token.is_(None))
-_ON_PAUSED = (
-    exists()
-    .where(or_(lanes.c.name == runs.c.lane, _UNSENT_OF_THE_QUEUE), lanes.c.paused_at.is_not(None))
-    .correlate(runs)
-)
-ALL_UNPAUSED_JOBS = ALL_QUEUED_JOBS.select_from(_RUNS_OF_JOBS).where(~_ON_PAUSED, ~_BOUND_TO_PAUSED)
 
 # -- their texts -------------------------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
 
-from queue_runner.store import hot_sql
+from queue_runner.store import ready
 from tests.faults import calls
 from tests.faults.disk import _content
 from tests.faults.machine import Process, Violation
@@ -241,7 +241,7 @@ class Checker:
                 self.idle_since.pop(queue.name, None)
                 continue
             values = {"this_lane": "machine", "now": machine.wall}
-            if self._connection(queue).execute(hot_sql.CAN_START, values).fetchone() is None:
+            if self._connection(queue).execute(ready.CAN_START, values).fetchone() is None:
                 self.idle_since.pop(queue.name, None)
                 queue.ring_lost = False
                 continue
