@@ -168,16 +168,12 @@ OTHERS = {
 }
 """Distributions, and the import of each. A torchvision incompatible with its torch breaks the last two."""
 
-_VERSIONS = """
-import importlib.metadata, json
-for name in NAMES:
-    try:
-        print(json.dumps([name, importlib.metadata.version(name)]), flush=True)
-    except importlib.metadata.PackageNotFoundError:
-        pass
-"""
-_IMPORT = """
-import importlib, sys
+_OTHER = """
+import importlib, importlib.metadata, json, sys
+try:
+    print(json.dumps(importlib.metadata.version(NAME)), flush=True)
+except importlib.metadata.PackageNotFoundError:
+    sys.exit()
 try:
     importlib.import_module(MODULE)
 except BaseException as error:
@@ -190,15 +186,10 @@ def others(python: str) -> dict[str, tuple[str, str | None]]:
 
     Plain `mlx` installs on Linux but does not import: a version alone is insufficient.
     """
-    values, _ = _run_child(python, f"NAMES = {tuple(OTHERS)!r}\n{_VERSIONS}", TIMEOUT_S)
-    pairs = [pair for pair in values if isinstance(pair, list) and len(pair) == 2]  # torch may print JSON, too
-    versions = {str(name): str(version) for name, version in pairs if str(name) in OTHERS}
-    if not versions:
-        return {}
-    with ThreadPoolExecutor(len(versions)) as pool:
-        programs = [f"MODULE = {OTHERS[name]!r}\n{_IMPORT}" for name in versions]
-        troubles = pool.map(lambda program: _run_child(python, program, TIMEOUT_S)[1], programs)
-        return {name: (version, trouble) for (name, version), trouble in zip(versions.items(), troubles, strict=True)}
+    programs = [f"NAME, MODULE = {pair!r}\n{_OTHER}" for pair in OTHERS.items()]
+    with ThreadPoolExecutor(len(programs)) as pool:
+        answers = zip(OTHERS, pool.map(lambda program: _run_child(python, program, TIMEOUT_S), programs), strict=True)
+    return {name: (str(values[0]), trouble) for name, (values, trouble) in answers if values}
 
 
 def computing_devices(python: str | None = None) -> list[str]:
