@@ -43,7 +43,7 @@ def dependencies(connection: Connection, named: Iterable[Dependency]) -> tuple[t
     conditions: dict[int, Condition] = {}
     for dependency in named:
         ids = job_ids(connection, dependency.selector)
-        replaced = _rerun_jobs(connection, ids) if dependency.selector.name else set()
+        replaced = connection.column(RERUN_JOBS, [json.dumps(ids)]) if dependency.selector.name else ()
         for job_id in (id for id in ids if id not in replaced):
             if conditions.setdefault(job_id, dependency.condition) is not dependency.condition:
                 raise UsageError(
@@ -51,11 +51,6 @@ def dependencies(connection: Connection, named: Iterable[Dependency]) -> tuple[t
                     "use one of them",
                 )
     return tuple(sorted(conditions.items()))
-
-
-def _rerun_jobs(connection: Connection, job_ids: Collection[int]) -> set[int]:
-    """Return those of these jobs that others of them stand for, where a name is waited for."""
-    return set(connection.column(RERUN_JOBS, [json.dumps(sorted(job_ids))]))
 
 
 def runs_of(connection: Connection, selectors: Sequence[Selector]) -> list[NamedRun]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec.structs import replace
 
+from queue_runner import lanes
 from queue_runner.errors import UsageError
 from queue_runner.host import redact
 from queue_runner.model import Dependency
@@ -281,7 +282,8 @@ def _command_cells(request: Request, shared: Shared) -> Iterator[JobSpec]:
         return grid.fill(word, cell if has_values else {}, *searched)
 
     takes_gpus = request.gpus is not None and request.on is None  # where GPUs are lanes; else it may use any device
-    device = "cuda" if takes_gpus and gpus.are_lanes(shared.lanes(request)) else None
+    has_lanes = takes_gpus and any(name == lanes.AUTO or lanes.kind(name) == "cuda" for name in shared.lanes(request))
+    device = "cuda" if has_lanes else None
     cells = [
         common.changed(
             name=request.name or _command_name(request.argv),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from queue_runner import config_file, lanes
@@ -32,11 +31,6 @@ def requested(request: Request) -> int:
 def lanes_here(request: Request) -> tuple[str, ...]:
     """Return the lanes of this machine as its settings name them; () without lanes."""
     return lanes.parse(config_file.load(environment_axis.home(request).config).lanes)
-
-
-def are_lanes(names: Iterable[str]) -> bool:
-    """Return whether GPUs are among these lanes of the settings."""
-    return any(name == lanes.AUTO or lanes.kind(name) == "cuda" for name in names)
 
 
 def refuse(spec: JobSpec, workload: Workload | None, *, here: bool) -> None:

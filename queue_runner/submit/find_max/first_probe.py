@@ -30,14 +30,11 @@ def settings(
     param = catalog.named(workload, search.key)
     if type(param.default) is not int or param.choices:
         what = "takes only a few values" if param.choices else "is not a whole number"
-        raise UsageError(f"--find-max: {search.key} {what}", f"for example --find-max {_example(workload)}")
+        example = "batch_size" if "batch_size" in workload.params else "KEY"
+        raise UsageError(f"--find-max: {search.key} {what}", f"for example --find-max {example}")
     params = {key: param for key, param in workload.params.items() if key != search.key}
     brief = {key: [value] for key, value in BRIEF.items() if key in params and not params[key].wrong(value)}
     return {**brief, **{key: values for key, values in sets.items() if key != search.key}}
-
-
-def _example(workload: Workload) -> str:
-    return "batch_size" if "batch_size" in workload.params else "KEY"
 
 
 def of_workload(workload: Workload, spec: JobSpec, search: SearchRange, given: Sequence[Value]) -> JobSpec:
