@@ -61,14 +61,12 @@ def inherited(source: Mapping[str, str]) -> dict[str, str]:
 
 
 def assignments(pairs: Iterable[str], option: str) -> dict[str, str]:
-    """Parse `K=V` strings into a dict. Raises: UsageError where `=` or the name is missing, or for a name of ours."""
+    """Parse `K=V` strings into a dict. Raises: UsageError where `=` or the name is missing."""
     values = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals or not name:
             raise UsageError(f'{option} "{pair}" is not NAME=VALUE', f"write {option} NAME=VALUE")
-        if option == "--env" and name.startswith("MPSQ_"):
-            raise UsageError(f"{name} is reserved for mpsq", "set it for the worker, not for a job")
         if "\0" in pair:
             raise UsageError(f"{option} {name} contains a NUL character", "remove it")
         if name in values:
