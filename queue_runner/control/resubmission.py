@@ -116,8 +116,7 @@ def _refuse_changed(layout: Layout, job: int, spec: JobSpec) -> JobSpec | None:
         if values[0] != values[1] and any(redact.is_public(name, value) for value in values if value is not None):
             raise MpsqError(f"{what}: {name} was {values[0] or 'unset'}, and is {values[1] or 'unset'} now", hint)
     try:
-        job_secrets.reveal(layout, spec.argv, env)
-        job_secrets.named(layout, spec.secrets)
+        job_environments.check(layout, spec, env)
     except job_secrets.Missing as error:
         raise MpsqError(f"{what}: {error.message}", error.hint) from error
     return new
@@ -164,8 +163,7 @@ def _rerun(layout: Layout, selectors: Sequence[Selector], options: RerunOptions,
         spec, note, code = _code(layout, old, options.snapshot, not_code)
         codes += [code] if code else []
         try:
-            job_secrets.reveal(layout, spec.argv, {})
-            job_secrets.named(layout, spec.secrets)
+            job_environments.check(layout, spec, {})
         except job_secrets.Missing as error:
             raise MpsqError(f"job {job_id} cannot be rerun: {error.message}", error.hint) from error
         notes += [note] if note and note not in notes else []

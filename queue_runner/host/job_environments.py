@@ -82,9 +82,9 @@ def read(layout: Layout, name: str) -> dict[str, str]:
     return env
 
 
-def check(layout: Layout, spec: JobSpec) -> None:
-    """Raise Missing if the environment, or a secret, of a stored job no longer exists."""
-    job_secrets.reveal(layout, spec.argv, load(layout, spec))
+def check(layout: Layout, spec: JobSpec, env: Mapping[str, str] | None = None) -> None:
+    """Raise Missing if a secret of a stored job no longer exists, or its environment, unless it is to run in `env`."""
+    job_secrets.reveal(layout, spec.argv, load(layout, spec) if env is None else env)
     job_secrets.named(layout, spec.secrets)
 
 
