@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from msgspec import structs
@@ -18,7 +18,7 @@ from queue_runner.host.power import Power, ThrottleCounters, linux_power
 from queue_runner.machine_records import SensorSample
 
 _SLOW_S = 10.0
-_LOOKS_AFTER = 3
+_LOOKS = 3
 
 
 class LinuxSensors:
@@ -65,14 +65,10 @@ class LinuxSensors:
     def gpu_busy_after(self) -> float | None:
         """Return the lowest of three looks at the GPU's use, a second apart, after the run; None unless the GPU's
         processes had no names, so that nothing else tells of others. NVML's average is over a second at most."""
-        looks: list[float] = []
-        while self._hidden and (not looks or (looks[-1] > 0 and len(looks) < _LOOKS_AFTER)):
-            time.sleep(1.0)
-            share = self._read().gpu_busy_share
-            if share is None:
-                break
-            looks.append(share)
-        return min(looks, default=None)
+        if not self._hidden:
+            return None
+        time.sleep(1.0)
+        return lowest_share(lambda: self._read().gpu_busy_share, 0.0, time.sleep)
 
     def close(self) -> None:
         """Release NVML, unless it hangs."""
@@ -91,6 +87,18 @@ class LinuxSensors:
         sample = self._gpus.read() if self._gpus is not None else SensorSample()
         joules = {**self._rapl.read(), **(sample.energy_j or {})}
         return structs.replace(sample, energy_j=joules or None)
+
+
+def lowest_share(look: Callable[[], float | None], busy_share: float, sleep: Callable[[float], None]) -> float | None:
+    """Return the lowest of up to three looks at the GPU's use, a second apart: another follows one above `busy_share`.
+    None if the first tells nothing."""
+    shares: list[float] = []
+    while (share := look()) is not None:
+        shares.append(share)
+        if share <= busy_share or len(shares) == _LOOKS:
+            break
+        sleep(1.0)
+    return min(shares, default=None)
 
 
 def waited_for_cpu(root: Path = Path("/")) -> int | None:

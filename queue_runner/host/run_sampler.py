@@ -23,7 +23,7 @@ from queue_runner.host.command import Ask, ask
 from queue_runner.host.cpu_time import CpuTimes, Named, Shares, own_time, pid_of
 from queue_runner.host.energy_meters import apple_energy
 from queue_runner.host.filesystem import read_text
-from queue_runner.host.linux_sensors import LinuxSensors, waited_for_cpu
+from queue_runner.host.linux_sensors import LinuxSensors, lowest_share, waited_for_cpu
 from queue_runner.host.power import parse_battery, parse_low_power, parse_pressure
 from queue_runner.machine_records import SensorSample
 
@@ -32,7 +32,6 @@ MIN_INTERVAL_S = 0.5
 _SLOW_S = 10.0
 _GPU_EVERY_S = 1.0
 """Least time between two queries of ioreg, so that a reading belongs to one phase of a run."""
-_GPU_LOOKS = 3
 _FIRST_LOOK_S = 2.0
 """Limit of a look before a run: NVML takes up to a second where the driver was not loaded."""
 _BRIEFLY = partial(ask, timeout_s=2.0)
@@ -239,14 +238,7 @@ def gpu_use_before(
         )
         return newest[1] if newest else None
 
-    shares: list[float] = []
-    while not shares or (shares[-1] > busy_share and len(shares) < _GPU_LOOKS):
-        if shares:
-            sleep(1.0)
-        if (share := look()) is None:
-            break
-        shares.append(share)
-    return min(shares, default=None)
+    return lowest_share(look, busy_share, sleep)
 
 
 # -- tool output ----------------------------------------------------------------------------------------------------
