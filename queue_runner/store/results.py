@@ -88,12 +88,10 @@ def save_events(connection: Connection, run_id: int, events: Sequence[Event | Lo
 def _new_notes(connection: Connection, run_id: int, events: Sequence[Event | LogEvent]) -> Iterable[Note | Unknown]:
     """Return the notes among the events, but that of a dropped field only if the run has none with its text."""
     notes = [e for e in events if isinstance(e, Note | Unknown)]
-    known = set(notes_of(connection, run_id, FIELD_DROPPED)) if any(_is_dropped(e) for e in notes) else set()
-    return [e for e in notes if not (_is_dropped(e) and isinstance(e, Note) and e.text in known)]
-
-
-def _is_dropped(event: Note | Unknown) -> bool:
-    return isinstance(event, Note) and event.kind == FIELD_DROPPED
+    if not any(isinstance(e, Note) and e.kind == FIELD_DROPPED for e in notes):
+        return notes
+    known = {(FIELD_DROPPED, text) for text in notes_of(connection, run_id, FIELD_DROPPED)}
+    return [e for e in notes if not (isinstance(e, Note) and (e.kind, e.text) in known)]
 
 
 def _note_first_nan(connection: Connection, run_id: int, events: Sequence[Event | LogEvent]) -> None:
