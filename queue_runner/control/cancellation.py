@@ -23,7 +23,6 @@ from queue_runner.store.engine import open_engine, writing
 from queue_runner.store.resolve import NamedRun
 
 _POLL_S = 0.05
-_BATCH = 10_000  # SQLite takes 32,766 values in one statement
 _STATES = "SELECT id, state, outcome, lane FROM runs WHERE id BETWEEN ? AND ?"
 
 
@@ -77,11 +76,7 @@ def cancel(
     with writing(engine) as writer:
         rows = resolve.runs_of(writer, selectors)  # in this transaction: a retry stored meanwhile would go on
         ids = [row.id for row in rows]
-        requested = [
-            run
-            for start in range(0, len(ids), _BATCH)
-            for run in jobs.request_cancel(writer, ids[start : start + _BATCH], actor=actor)
-        ]
+        requested = jobs.request_cancel(writer, ids, actor=actor)
         added_rounds.close_cancelled(writer, ids, time.time())
     engine.dispose()
     failpoints.reach("cancel.committed")
