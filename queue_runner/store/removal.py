@@ -5,17 +5,17 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Collection, Iterable, Sequence
+from typing import Any
 
-from sqlalchemy import ColumnElement, delete, exists, select, update
+from sqlalchemy import ColumnElement, Select, delete, exists, func, select, update
 
 from queue_runner.errors import MpsqError
 from queue_runner.model import PREFLIGHT, RunId, State
 from queue_runner.paths import preflight_cache
 from queue_runner.store.engine import Connection
-from queue_runner.store.jobs import batches, record
+from queue_runner.store.jobs import record
 from queue_runner.store.schema import dependencies, groups, jobs, metadata, runs
 
-_BATCH = 10_000  # SQLite takes 32,766 values in one statement
 _UNENDED = select(runs.c.job_id).where(runs.c.state != State.DONE)
 _FORGET_FINGERPRINTS = """
 DELETE FROM fingerprints WHERE hash NOT IN (
@@ -29,18 +29,16 @@ def hide(connection: Connection, job_ids: Collection[int], actor: str) -> list[R
 
     Raises: MpsqError, with nothing marked, for a job that has not ended, or whose checkpoint a waiting run needs.
     """
-    removed: list[RunId] = []
-    for batch in batches(sorted(job_ids), _BATCH):
-        _refuse_unended(connection, batch)
-        _refuse_resumed(connection, batch)
-        fresh = connection.execute(select(jobs.c.id).where(jobs.c.id.in_(batch), jobs.c.deleted_at.is_(None)))
-        for job_id in fresh.scalars().all():
-            record(connection, job_id=job_id, actor=actor, verb="delete")
-        now = time.time()
-        connection.execute(update(jobs).where(jobs.c.id.in_(batch), jobs.c.deleted_at.is_(None)).values(deleted_at=now))
-        names = connection.execute(select(runs.c.job_id, runs.c.number).where(runs.c.job_id.in_(batch)))
-        removed += [RunId(row.job_id, row.number) for row in names]
-    return removed
+    chosen = _values(job_ids)
+    _refuse_unended(connection, chosen)
+    _refuse_resumed(connection, chosen)
+    fresh = connection.execute(select(jobs.c.id).where(jobs.c.id.in_(chosen), jobs.c.deleted_at.is_(None)))
+    for job_id in fresh.scalars().all():
+        record(connection, job_id=job_id, actor=actor, verb="delete")
+    now = time.time()
+    connection.execute(update(jobs).where(jobs.c.id.in_(chosen), jobs.c.deleted_at.is_(None)).values(deleted_at=now))
+    names = connection.execute(select(runs.c.job_id, runs.c.number).where(runs.c.job_id.in_(chosen)))
+    return [RunId(row.job_id, row.number) for row in names]
 
 
 def erase(connection: Connection, job_ids: Collection[int]) -> None:
@@ -48,21 +46,26 @@ def erase(connection: Connection, job_ids: Collection[int]) -> None:
 
     Raises: MpsqError, after which the transaction must be rolled back, when a waiting job depends on one of them.
     """
-    for batch in batches(sorted(job_ids), _BATCH):
-        _refuse_needed(connection, batch)
-        of_jobs = select(runs.c.id).where(runs.c.job_id.in_(batch))
-        connection.execute(delete(dependencies).where(dependencies.c.on_job_id.in_(batch)))
-        for table in reversed(metadata.sorted_tables):  # referring tables before those they refer to
-            if "job_id" in table.c:
-                connection.execute(delete(table).where(table.c.job_id.in_(batch)))
-            elif "run_id" in table.c:
-                connection.execute(delete(table).where(table.c.run_id.in_(of_jobs)))
-        connection.execute(delete(jobs).where(jobs.c.id.in_(batch)))
+    chosen = _values(job_ids)
+    _refuse_needed(connection, chosen)
+    of_jobs = select(runs.c.id).where(runs.c.job_id.in_(chosen))
+    connection.execute(delete(dependencies).where(dependencies.c.on_job_id.in_(chosen)))
+    for table in reversed(metadata.sorted_tables):  # referring tables before those they refer to
+        if "job_id" in table.c:
+            connection.execute(delete(table).where(table.c.job_id.in_(chosen)))
+        elif "run_id" in table.c:
+            connection.execute(delete(table).where(table.c.run_id.in_(of_jobs)))
+    connection.execute(delete(jobs).where(jobs.c.id.in_(chosen)))
     connection.execute(delete(groups).where(~exists().where(jobs.c.group_id == groups.c.id)))
     connection.change(_FORGET_FINGERPRINTS)
 
 
-def _refuse_unended(connection: Connection, job_ids: Sequence[int]) -> None:
+def _values(ids: Iterable[int]) -> Select[Any]:
+    """Return ids as a query: SQLite takes 32,766 values in one statement."""
+    return select(func.json_each(json.dumps([*ids])).table_valued("value").c.value)
+
+
+def _refuse_unended(connection: Connection, job_ids: Select[Any]) -> None:
     left = select(runs.c.job_id, runs.c.number, runs.c.state).where(
         runs.c.job_id.in_(job_ids), runs.c.state != State.DONE
     )
@@ -74,7 +77,7 @@ def _refuse_unended(connection: Connection, job_ids: Sequence[int]) -> None:
         )
 
 
-def _refuse_resumed(connection: Connection, job_ids: Sequence[int]) -> None:
+def _refuse_resumed(connection: Connection, job_ids: Select[Any]) -> None:
     source = runs.alias("source")
     row = connection.execute(
         select(runs.c.job_id, runs.c.number, source.c.job_id.label("of_job"), source.c.number.label("of_number"))
@@ -90,7 +93,7 @@ def _refuse_resumed(connection: Connection, job_ids: Sequence[int]) -> None:
         )
 
 
-def _refuse_needed(connection: Connection, job_ids: Sequence[int]) -> None:
+def _refuse_needed(connection: Connection, job_ids: Select[Any]) -> None:
     row = connection.execute(
         select(dependencies.c.job_id, dependencies.c.on_job_id)
         .join(runs, runs.c.job_id == dependencies.c.job_id)
@@ -109,12 +112,9 @@ def removable(connection: Connection, run_ids: Sequence[int], *, deleted: bool) 
     their checkpoint. With `deleted`, only those of jobs that are still marked as deleted."""
     resuming = select(runs.c.resumed_from).where(runs.c.state != State.DONE, runs.c.resumed_from.is_not(None))
     conditions: list[ColumnElement[bool]] = [jobs.c.deleted_at.is_not(None)] if deleted else []
-    ids: set[int] = set()
-    for batch in batches(sorted(run_ids), _BATCH):
-        query = select(runs.c.id).join(jobs, jobs.c.id == runs.c.job_id)
-        query = query.where(runs.c.id.in_(batch), runs.c.job_id.not_in(_UNENDED), runs.c.id.not_in(resuming))
-        ids |= set(connection.execute(query.where(*conditions)).scalars())
-    return ids
+    query = select(runs.c.id).join(jobs, jobs.c.id == runs.c.job_id)
+    query = query.where(runs.c.id.in_(_values(run_ids)), runs.c.job_id.not_in(_UNENDED), runs.c.id.not_in(resuming))
+    return set(connection.execute(query.where(*conditions)).scalars())
 
 
 def cache_is_free(connection: Connection, prefix: str) -> bool:
