@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 
-from msgspec.structs import asdict
+import msgspec
 
 from queue_runner.analysis.clock_check import LineTimes
-from queue_runner.decoding import convert
+from queue_runner.decoding import from_json
 from queue_runner.events import Eval, Event, Iter, LogEvent, Phase
 
 
@@ -21,11 +20,11 @@ class Clock(LineTimes):
     @classmethod
     def from_state(cls, state: str | None) -> Clock:
         """Return the clock that `state` was written of; a new one without it."""
-        return convert(json.loads(state), cls) if state else cls()
+        return from_json(state, cls) if state else cls()
 
     def state(self) -> str:
         """Return everything that the next chunk depends on, as JSON."""
-        return json.dumps(asdict(self), separators=(",", ":"))
+        return msgspec.json.encode(self).decode()
 
     def see(self, events: Iterable[Event | LogEvent]) -> None:
         """Add the iterations among these events. Logged iterations may be every tenth: times are for one."""
