@@ -63,12 +63,6 @@ class Connection:
         """Yield the rows one by one, without holding all of them in memory."""
         yield from self._driver.execute(sql, values)
 
-    def records(self, sql: str, values: Values = ()) -> list[dict[str, Any]]:
-        """Return the rows by the names of their columns."""
-        cursor = self._driver.execute(sql, values)
-        names = [column[0] for column in cursor.description]
-        return [dict(zip(names, row, strict=True)) for row in cursor]
-
     def row(self, sql: str, values: Values = ()) -> tuple[Any, ...] | None:
         """Return the first row; None if there is none."""
         return next(iter(self.rows(sql, values)), None)

@@ -89,13 +89,12 @@ def _named(connection: Connection, selector: Selector) -> list[NamedRun]:
 
 
 def _select(connection: Connection, condition: str, values: Sequence[Any]) -> list[NamedRun]:
-    return [NamedRun(**row) for row in connection.records(_RUNS.format(condition), values)]
+    return [NamedRun(*row) for row in connection.rows(_RUNS.format(condition), values)]
 
 
 _RUNS = """
-SELECT r.id, r.job_id || '.' || r.number AS run, r.job_id, r.number, r.repeat, r.attempt, r.state, r.outcome,
+SELECT r.id, r.job_id || '.' || r.number, r.job_id, r.number, r.repeat, r.attempt, r.state, r.outcome,
     j.kind, j.deleted_at, j.deadline_at, j.retries,
-    COALESCE(json_extract(j.spec_json, '$.find_max'), '') AS find_max,
-    r.token IS NOT NULL AS is_sent
+    COALESCE(json_extract(j.spec_json, '$.find_max'), ''), r.token IS NOT NULL
 FROM runs r JOIN jobs j ON j.id = r.job_id WHERE {} ORDER BY r.job_id, r.number
 """
