@@ -89,8 +89,6 @@ class SensorSample(Struct, frozen=True, kw_only=True):
     """Unix time"""
     battery_share: float | None = None
     """battery charge, 0 to 1"""
-    cpu_pressure_share: float | None = None
-    """Linux: share of the time in which some task, the run's too, waited for a processor (PSI)"""
     energy_at: float | None = None
     """Unix time of the counters in energy_j, where it is not the sample's"""
     energy_j: dict[str, float] | None = None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
@@ -13,7 +12,6 @@ from queue_runner.host import nvidia
 from queue_runner.host.background import BackgroundReader
 from queue_runner.host.cpu_time import Named, pid_of
 from queue_runner.host.energy_meters import Rapl
-from queue_runner.host.filesystem import read_text
 from queue_runner.host.power import Power, ThrottleCounters, linux_power
 from queue_runner.machine_records import SensorSample
 
@@ -99,10 +97,3 @@ def lowest_share(look: Callable[[], float | None], busy_share: float, sleep: Cal
             break
         sleep(1.0)
     return min(shares, default=None)
-
-
-def waited_for_cpu(root: Path = Path("/")) -> int | None:
-    """Return the microseconds since boot in which some task waited for a processor (/proc/pressure/cpu: Linux 4.20,
-    unless started with psi=0); None if not counted."""
-    match = re.search(r"^some .*\btotal=(\d+)", read_text(root / "proc/pressure/cpu"), re.MULTILINE)
-    return int(match[1]) if match else None

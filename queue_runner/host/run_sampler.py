@@ -23,7 +23,7 @@ from queue_runner.host.command import Ask, ask
 from queue_runner.host.cpu_time import CpuTimes, Named, Shares, own_time, pid_of
 from queue_runner.host.energy_meters import apple_energy
 from queue_runner.host.filesystem import read_text
-from queue_runner.host.linux_sensors import LinuxSensors, lowest_share, waited_for_cpu
+from queue_runner.host.linux_sensors import LinuxSensors, lowest_share
 from queue_runner.host.power import parse_battery, parse_low_power, parse_pressure
 from queue_runner.machine_records import SensorSample
 
@@ -57,13 +57,11 @@ class Sampler:
         gpus: Collection[str] = (),
     ):
         self._clock = clock
-        self._root = root
         self._tools = _MacTools() if platform == "darwin" else LinuxSensors(root, gpus)
         self.queue: set[int] = {os.getpid()}
         linux = platform.startswith("linux")
         self._fresh = fresh
         self._shares = Shares(CpuTimes(), fresh=fresh, queue_s=lambda: own_time(self.queue) + beside())
-        self._waited_us = waited_for_cpu(root)
         self._memory: Callable[[], tuple[int | None, int | None, int | None]]
         self._memory = (lambda: linux_memory(root)) if linux else psutil_memory
         self._at = clock()
@@ -132,13 +130,9 @@ class Sampler:
         self._tools.close()
 
     def _since_last(self, now: float, swap: Sequence[int | None]) -> SensorSample:
-        """Return the rates of swapping and of waiting since the last call."""
-        interval_s, waited_us = now - self._at, waited_for_cpu(self._root)
-        rates = swap_rates(self._swap, swap, interval_s)
-        if waited_us is not None and self._waited_us is not None:
-            share = min(1.0, max(0, waited_us - self._waited_us) / 1e6 / interval_s)
-            rates = structs.replace(rates, cpu_pressure_share=round(share, 4))
-        self._at, self._swap, self._waited_us = now, (swap[0], swap[1]), waited_us
+        """Return the rates of swapping since the last call."""
+        rates = swap_rates(self._swap, swap, now - self._at)
+        self._at, self._swap = now, (swap[0], swap[1])
         return rates
 
 

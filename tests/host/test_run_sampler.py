@@ -218,20 +218,6 @@ def test_a_short_run_has_a_sample_of_its_end() -> None:
     sampler.close()
 
 
-def test_waiting_for_a_processor_is_a_rise_of_the_kernels_sum(tmp_path: Path) -> None:
-    text = "some avg10=1.20 avg60=0.61 avg300=0.25 total={}\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=7\n"
-    write(tmp_path, {"proc/pressure/cpu": text.format(1_000_000)})
-    now = [0.0]
-    sampler = run_sampler.Sampler(platform="linux", root=tmp_path, clock=lambda: now[0])
-    write(tmp_path, {"proc/pressure/cpu": text.format(2_500_000)})
-    now[0] = 5.0
-    assert sampler.sample([]).known()["cpu_pressure_share"] == 0.3
-    write(tmp_path, {"proc/pressure/cpu": ""})  # the file is there and cannot be read where psi is off
-    now[0] = 10.0
-    assert "cpu_pressure_share" not in sampler.sample([]).known()
-    sampler.close()
-
-
 def test_swap(tmp_path: Path) -> None:
     page = os.sysconf("SC_PAGE_SIZE")
     write(
