@@ -18,7 +18,7 @@ from queue_runner.errors import UsageError, did_you_mean
 from queue_runner.monitor import answers
 from queue_runner.monitor.answers import prepare, select_runs
 from queue_runner.monitor.answers.run_query import Context
-from queue_runner.reports._common import arm_tables, divergence, losses
+from queue_runner.reports._common import arm_tables, losses
 from queue_runner.reports._common.columns import columns
 from queue_runner.reports._common.compared import NEWEST as NEWEST
 from queue_runner.reports._common.compared import compared
@@ -59,11 +59,11 @@ def finish(stored: list[ReportedRun], context: Context) -> Result:
     """Group, compare and describe the runs. Raises: UsageError when --vs or --group-by is invalid."""
     rows, families = answers.compared(losses.add(prepare.windowed(stored, context), context), context)
     step0 = _step0(families, context)
-    curves = cache(lambda run_id: divergence.losses(run_id, context))
+    curves = cache(lambda run_id: losses.by_iteration(run_id, context))
 
     def sentences(family: Family) -> Iterable[str]:
         yield from describe(family, step0)
-        yield from divergence.wrong_losses(family, curves)
+        yield from losses.wrong_losses(family, curves)
         yield from losses.findings(family)
 
     result = compared("mpsq report", COLUMNS, rows, families, sentences, context)

@@ -17,7 +17,7 @@ from queue_runner.errors import UsageError
 from queue_runner.monitor import answers
 from queue_runner.monitor.answers import prepare, select_runs, sweeps
 from queue_runner.monitor.answers.run_query import Context
-from queue_runner.reports._common import divergence, losses
+from queue_runner.reports._common import losses
 from queue_runner.reports._common.columns import columns
 from queue_runner.reports._common.compared import NEWEST as NEWEST
 from queue_runner.reports._common.compared import compared
@@ -42,13 +42,13 @@ def finish(stored: list[ReportedRun], context: Context) -> Result:
     if context.options.group_by and "framework" not in context.options.group_by:
         raise UsageError("frameworks: --group-by must name framework", "--group-by framework,compile")
     rows, families = answers.compared(losses.add(prepare.windowed(stored, context), context), context, _asked)
-    curves = cache(lambda run_id: divergence.losses(run_id, context))
+    curves = cache(lambda run_id: losses.by_iteration(run_id, context))
 
     def sentences(family: Family) -> Iterable[str]:
         fastest = _fastest(family)
         yield from [_in_words(fastest, family)] if fastest else []
         yield from describe(family, {}, stated=fastest)
-        yield from divergence.wrong_losses(family, curves)
+        yield from losses.wrong_losses(family, curves)
         yield from _last_losses(family, curves)
         yield from _differing_defaults(family, context)
 
@@ -92,13 +92,13 @@ def _in_words(pair: Pair, family: Family) -> str:
     return f"measured as the fastest ({version}), {ratio(pair, family.unit)}{needs}"
 
 
-def _last_losses(family: Family, curves: divergence.Losses) -> Iterable[str]:
+def _last_losses(family: Family, curves: losses.Losses) -> Iterable[str]:
     """Say how far the rows' last losses are from the baseline's."""
     base = family.baseline
     others = [arm for arm in family.arms if base is not None and arm is not base]
-    known = [(arm, last) for arm in others if base and (last := divergence.last_losses(arm, base, curves))]
+    known = [(arm, last) for arm in others if base and (last := losses.last_losses(arm, base, curves))]
     if base and known:
-        each = ", ".join(f"{arm.label} {divergence.format_difference(last.apart)}" for arm, last in known)
+        each = ", ".join(f"{arm.label} {losses.format_difference(losses.relative(*last))}" for arm, last in known)
         yield f"mean loss of the last tenth of the iterations, difference from {base.label}: {each}"
 
 

@@ -10,8 +10,8 @@ from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.monitor.answers import select_runs
 from queue_runner.monitor.answers.run_query import Context
 from queue_runner.reports._common.columns import columns
-from queue_runner.reports._common.divergence import IS_NAN
 from queue_runner.reports._common.document import Result, Section
+from queue_runner.reports._common.losses import IS_NAN
 from queue_runner.store import retries
 from queue_runner.tables import Column
 

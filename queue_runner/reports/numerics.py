@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from operator import attrgetter
 from typing import Any, NamedTuple
+
+from msgspec import Struct
 
 from queue_runner import units
 from queue_runner.analysis.comparison import Family, with_baselines
@@ -15,11 +18,11 @@ from queue_runner.analysis.stats import by_key
 from queue_runner.model import Outcome
 from queue_runner.monitor.answers import prepare, select_runs
 from queue_runner.monitor.answers.run_query import Context
-from queue_runner.reports._common import arm_tables, footnotes, panels
+from queue_runner.reports._common import arm_tables, footnotes, losses, panels
 from queue_runner.reports._common.arm_rows import newest_first
 from queue_runner.reports._common.columns import columns, through
-from queue_runner.reports._common.divergence import LEVELS, Divergence, format_difference, losses, relative
 from queue_runner.reports._common.document import Result, Section
+from queue_runner.reports._common.losses import LEVELS, format_difference, relative
 from queue_runner.tables import Column
 
 NAME = "numerics"
@@ -29,6 +32,31 @@ SQL = (
     f"SELECT {prepare.RUN}, data_sha256 FROM v_run WHERE {{chosen}} AND state = 'DONE' AND n_iters > 0"
     " ORDER BY job_id, number"
 )
+
+
+class Divergence(Struct, frozen=True, eq=False):
+    """A run against the baseline run of the same seed. `points`: i, loss, baseline loss, relative difference as of
+    `losses.relative`."""
+
+    arm: Arm
+    run: ReportedRun
+    baseline: ReportedRun
+    points: Sequence[tuple[int, float, float, float | None]]
+
+    def first(self, level: float) -> int | None:
+        """Return the first iteration whose difference exceeds the level."""
+        return next((i for i, _, _, off in self.points if off is not None and off > level), None)
+
+    @property
+    def greatest(self) -> tuple[int, float | None]:
+        """The iteration with the greatest difference; None if no difference is known."""
+        known = [(i, off) for i, _, _, off in self.points if off is not None]
+        return max(known, key=lambda point: point[1], default=(self.points[0][0], None))
+
+    def first_finite(self, ours: bool) -> int | None:
+        """Return the first iteration with one finite loss: the run's, or else the baseline's."""
+        finite = ((i, math.isfinite(a), math.isfinite(b)) for i, a, b, _ in self.points)
+        return next((i for i, a, b in finite if (a, b) == (ours, not ours)), None)
 
 
 class LossPair(NamedTuple):
@@ -124,7 +152,7 @@ def _divergences(family: Family, base: Arm, context: Context) -> list[Divergence
     known: dict[tuple[Any, ...], ReportedRun] = {}
     for row in base.used:
         known.setdefault((row.seed, row.data_sha256), row)
-    read = cache(lambda run_id: losses(run_id, context))
+    read = cache(lambda run_id: losses.by_iteration(run_id, context))
     divergences = []
     for arm in [base, *(arm for arm in family.arms if arm is not base)]:
         for row in arm.used:

@@ -14,7 +14,7 @@ from queue_runner.analysis import curves, stats
 from queue_runner.errors import UsageError
 from queue_runner.ingest.outcome import SILENT, with_last_words
 from queue_runner.model import PHASES, Ending, Outcome
-from queue_runner.reports._common import divergence, printing
+from queue_runner.reports._common import losses, printing
 from tests.reports.report_fixture import Store, rows, words
 
 BUSY = {"contended": ("invalid", "other programs used 60 % of the cores")}
@@ -416,9 +416,9 @@ def test_a_loss_that_was_not_reported_is_not_nan(store: Answers) -> None:
 
 def test_relative_differences() -> None:
     nan, inf = math.nan, math.inf
-    assert divergence.relative(1.1, 1.0) == pytest.approx(0.1) and divergence.relative(1, 0) == inf
-    assert (divergence.relative(nan, 1), divergence.relative(1, nan), divergence.relative(nan, nan)) == (inf, inf, None)
-    assert divergence.relative(inf, inf) is None and divergence.relative(inf, -inf) == inf
+    assert losses.relative(1.1, 1.0) == pytest.approx(0.1) and losses.relative(1, 0) == inf
+    assert (losses.relative(nan, 1), losses.relative(1, nan), losses.relative(nan, nan)) == (inf, inf, None)
+    assert losses.relative(inf, inf) is None and losses.relative(inf, -inf) == inf
 
 
 # -- memory ---------------------------------------------------------------------------------------------------------
