@@ -15,7 +15,7 @@ import sys
 import time
 from itertools import pairwise
 
-from queue_runner.analysis.energy import counted
+from queue_runner.analysis.gpu_use import counted
 from queue_runner.analysis.phases import Span
 from queue_runner.host import nvidia
 

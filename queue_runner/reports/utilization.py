@@ -9,9 +9,8 @@ from typing import Any
 from msgspec import Struct
 
 from queue_runner import units
-from queue_runner.analysis import comparison, energy, gpu_use, stats
-from queue_runner.analysis.energy import IterationEnergy
-from queue_runner.analysis.gpu_use import PhaseUse
+from queue_runner.analysis import comparison, gpu_use, stats
+from queue_runner.analysis.gpu_use import IterationEnergy, PhaseUse
 from queue_runner.analysis.grouping import Arm
 from queue_runner.analysis.points import PhaseMark
 from queue_runner.analysis.reported_run import ReportedRun
@@ -138,7 +137,7 @@ def _row(arm: Arm, uses: Mapping[int, PhaseUse], lengths: Mapping[int, int]) -> 
     pairs = [(run, uses[run.run_id]) for run in arm.shown if run.run_id in uses]
     measured = [(run, use) for run, use in pairs if run.run_id in lengths and use.phase != gpu_use.WHOLE]
     joules = {
-        part: energy.of_iteration(
+        part: gpu_use.of_iteration(
             (energies, lengths[run.run_id], run.tokens_per_iter)
             for run, use in measured
             if (energies := [energy for meter, energy in use.joules.items() if _part(meter) == part])

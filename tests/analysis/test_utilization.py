@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from queue_runner.analysis import energy, gpu_use
+from queue_runner.analysis import gpu_use
 from queue_runner.analysis.phases import Span, phase_seconds, spans
 from queue_runner.analysis.points import PhaseMark
 from queue_runner.machine_records import SensorSample, read_samples
@@ -92,7 +92,7 @@ def test_interpolation_is_off_by_no_more_than_it_says() -> None:
             sums.append(sums[-1] + power / 10)
         begin, end = sorted(rng.sample(range(60, 1900), 2))
         points = [(k / 10, sums[k]) for k in range(0, 2001, 50)]
-        found = energy.counted(points, [Span("measure", begin / 10, end / 10)])
+        found = gpu_use.counted(points, [Span("measure", begin / 10, end / 10)])
         true = sums[end] - sums[begin]
         assert found is not None and found.error_j is not None
         assert abs(found.joules - true) <= found.error_j + 1e-6
@@ -101,7 +101,7 @@ def test_interpolation_is_off_by_no_more_than_it_says() -> None:
 def test_a_steady_load_is_counted_over_all_spans() -> None:
     points = [(float(t), 300.0 * t) for t in range(0, 65, 5)]
     spans_ = [Span("measure", 2.5, 30.0), Span("measure", 32.0, 60.0)]
-    counted = energy.counted(points, spans_)
+    counted = gpu_use.counted(points, spans_)
     assert counted is not None and counted.joules == pytest.approx(300.0 * 55.5)
     assert counted.error_j == pytest.approx(750 + 0 + 900 + 0)
 
@@ -112,8 +112,8 @@ def test_a_steady_load_is_counted_over_all_spans() -> None:
 )
 def test_an_energy_that_is_not_covered_is_unknown(points: list[tuple[float, float]]) -> None:
     """Also after a reset of the counter, as when the driver is loaded again."""
-    assert energy.counted(points, [Span("measure", 2.0, 80.0)]) is None
-    assert energy.counted([(0.0, 1.0), (90.0, 2.0)], []) is None
+    assert gpu_use.counted(points, [Span("measure", 2.0, 80.0)]) is None
+    assert gpu_use.counted([(0.0, 1.0), (90.0, 2.0)], []) is None
 
 
 def test_a_value_of_another_type_is_unknown_and_the_rest_of_its_sample_counts() -> None:
