@@ -302,30 +302,22 @@ def _typed(key: Key, name: str, text: str) -> Any:
 
 def _check(key: Key, name: str, value: Any) -> Value:
     """Return the value in its Python type. Raises: UsageError for a wrong kind or one out of bounds."""
-    if key.kind == "bool" and isinstance(value, bool):
-        return value
-    if key.name == "lanes" and isinstance(value, str | int) and not isinstance(value, bool):
+    if key.name == "lanes" and type(value) in (str, int):
         lanes.parse(str(value))
         return str(value)
-    if key.kind == "text" and isinstance(value, str):
-        if not re.fullmatch(key.pattern, value):
-            raise UsageError(f'{name} cannot be "{value}"', key.example)
-        return value
-    if key.kind in ("size", "count") and isinstance(value, int) and not isinstance(value, bool):
-        return int(_bounded(key, name, value))
-    if key.kind in ("duration", "number", "numbers") and isinstance(value, int | float) and not isinstance(value, bool):
-        return float(_bounded(key, name, value))
-    expected = _WORDS["number" if key.kind == "numbers" else key.kind]
-    raise UsageError(f"{name} takes {expected}, not {_shown(value)}", key.help)
-
-
-def _bounded(key: Key, name: str, value: int | float) -> int | float:
+    types = {"bool": (bool,), "text": (str,), "size": (int,), "count": (int,)}.get(key.kind, (int, float))
+    if type(value) not in types:  # true is not a number, although bool is a kind of int
+        expected = _WORDS["number" if key.kind == "numbers" else key.kind]
+        raise UsageError(f"{name} takes {expected}, not {_shown(value)}", key.help)
+    if isinstance(value, str) and not re.fullmatch(key.pattern, value):
+        raise UsageError(f'{name} cannot be "{value}"', key.example)
     most = min(key.most, 2**63 - 1)  # the limit of SQLite and of file offsets
-    if not key.least <= value <= most:  # also rejects nan
+    if not isinstance(value, bool | str) and not key.least <= value <= most:  # also rejects nan
         unit = f" {key.unit}" if key.unit else ""
         limits = f"at least {key.least:g}" if math.isinf(key.most) else f"between {key.least:g} and {key.most:g}"
         raise UsageError(f"{name} cannot be {value}{unit}: {limits}", key.help)
-    return value
+    checked: Value = types[-1](value)
+    return checked
 
 
 def _check_profiles(key: Key, name: str, value: Any) -> dict[str, dict[str, str]]:
