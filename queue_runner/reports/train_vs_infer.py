@@ -105,14 +105,13 @@ def finish(stored: list[ReportedRun], context: Context) -> Result:
     """Build a table for each model."""
     rows, untimed = sweeps.with_phase_times(prepare.prepare(stored, context), context)
     rows = [row.changed(median_s=None, time_of=PHASE) if row.run_id in untimed else row for row in rows]
-    by_kind = _runs_by_kind(rows, context) if rows else []
+    by_kind = _runs_by_kind(rows, context)
     all_arms = _arms(by_kind, context)
     inferred = {_place(arm) for arm in all_arms if arm.key[_WORK] != TRAIN}
     arms = [arm for arm in all_arms if _place(arm) in inferred]
-    known = {row.run_id for row in by_kind}
-    ended = (row for row in rows if row.outcome == Outcome.SUCCEEDED and row.run_id not in known)
+    ended = {row.run_id: row for row in rows if row.outcome == Outcome.SUCCEEDED and row.time_of == PHASE}
     notes: list[str] = []
-    if unknown := [row.run for row in ended if row.time_of == PHASE]:
+    if unknown := [ended[run_id].run for run_id in ended.keys() - {row.run_id for row in by_kind}]:
         runs = f"{units.counted(len(unknown), 'run')} whose clock cannot be trusted left out"
         notes.append(Caveat(runs, f": {footnotes.named(unknown)}: no phase of the same work was timed"))
     if not arms:
@@ -123,7 +122,16 @@ def finish(stored: list[ReportedRun], context: Context) -> Result:
     marks = footnotes.CaveatMarks(rows, (row for arm in arms for row in arm.shown), context)
     for table in by_key(arms, lambda arm: tuple(arm.key[name] for name in _MODEL)).values():
         verdicts = _judge(table, context.options.aim.margins.get(OF_TIME))
-        rows_of_table = [_row(arm, table, verdicts) for arm in table]
+        baselines = [_twin(arm, table) for arm in verdicts]
+        rows_of_table = [
+            WorkRow(
+                arm=arm,
+                times_training=_times_training(arm, table),
+                judged=verdicts.get(arm),
+                is_baseline=arm not in verdicts and arm in baselines,
+            )
+            for arm in table
+        ]
         raw += rows_of_table
         blocks.append(([*_sections(table, rows_of_table, marks)], [*_findings(table, verdicts)]))
     sections, lines = panels.together(blocks)
@@ -141,16 +149,13 @@ def _runs_by_kind(rows: Sequence[ReportedRun], context: Context) -> list[Reporte
     sql = f"SELECT run_id, name, value FROM v_metric WHERE run_id IN ({{runs}}) AND name IN ({names}) AND value > 0"
     metrics = context.tuples_by_run(sql, rows)
     runs = []
-    for row in rows:
+    for row in (row for row in rows if row.outcome == Outcome.SUCCEEDED):
         mode = str(settings[row.run_id].get("mode", TRAIN))
-        if row.outcome == Outcome.SUCCEEDED:
-            factors = {name: value for name, value in row.factors.items() if name not in LENGTH_SETTINGS}
-            batch = settings[row.run_id].get("batch_size")
-            for kind, unit, time_s in _times(row, mode, metrics.get(row.run_id, [])):
-                work = {_WORK: kind, _UNIT: unit, _BATCH: batch}
-                subject, compiled = row.subject.removesuffix(f"-{mode}"), row.compile or False
-                run = row.changed(subject=subject, compile=compiled, factors={**factors, **work})
-                runs.append(run.changed(median_s=time_s, mad_s=None))
+        factors = {name: value for name, value in row.factors.items() if name not in LENGTH_SETTINGS}
+        factors[_BATCH] = settings[row.run_id].get("batch_size")
+        run = row.changed(subject=row.subject.removesuffix(f"-{mode}"), compile=row.compile or False, mad_s=None)
+        for kind, unit, time_s in _times(row, mode, metrics.get(row.run_id, [])):
+            runs.append(run.changed(median_s=time_s, factors={**factors, _WORK: kind, _UNIT: unit}))
     return runs
 
 
@@ -161,15 +166,11 @@ def _times(row: ReportedRun, mode: str, metrics: Iterable[tuple[str, float]]) ->
         for kind, name in _METRICS.items() if row.time_of is None else ():
             if rates := [value for metric, value in metrics if metric == name]:
                 yield kind, "tokens", 1 / stats.median(rates)
-    elif (row.median_s or 0) > 0 and (mode == "eval" or (mode == TRAIN and _trained(row))):
-        unit = next((unit for unit in WORK if row.work(unit)), None)
-        if unit is not None:
-            yield mode, f"{unit}s", (row.median_s or 0.0) / (row.work(unit) or 1.0)
-
-
-def _trained(row: ReportedRun) -> bool:
-    """Return whether the run had a loss; a final NaN is not stored, but the run is marked as diverged."""
-    return row.loss_last is not None or "diverged" in taints(row)
+        return
+    has_loss = row.loss_last is not None or "diverged" in taints(row)  # a final NaN is not stored
+    for unit in [unit for unit in WORK if row.work(unit)][:1]:
+        if row.median_s and (mode == "eval" or (mode == TRAIN and has_loss)):
+            yield mode, f"{unit}s", row.median_s / (row.work(unit) or 1.0)
 
 
 def _arms(runs: Sequence[ReportedRun], context: Context) -> list[Arm]:
@@ -217,15 +218,6 @@ def _twin(arm: Arm, arms: Sequence[Arm]) -> Arm | None:
 
     twins = [other for other in arms if other.key["device"] == "cpu" and other.used and same(other)]
     return twins[0] if len(twins) == 1 else None
-
-
-def _row(arm: Arm, arms: Sequence[Arm], verdicts: Verdicts) -> WorkRow:
-    return WorkRow(
-        arm=arm,
-        times_training=_times_training(arm, arms),
-        judged=verdicts.get(arm),
-        is_baseline=arm not in verdicts and any(_twin(other, arms) is arm for other in verdicts),
-    )
 
 
 def _times_training(arm: Arm, arms: Sequence[Arm]) -> float | None:
