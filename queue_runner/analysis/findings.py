@@ -13,7 +13,6 @@ from msgspec.structs import replace
 
 from queue_runner import units
 from queue_runner.analysis.comparison import UNSET, WALL, Family, Pair, disturbed_rounds, without
-from queue_runner.analysis.compile_payoff import break_even_iters, compile_cost_s, main_cache
 from queue_runner.analysis.finding import Caveat, Finding, NextStep
 from queue_runner.analysis.grouping import MAIN, Arm, is_mode, kinds_of_taint, word
 from queue_runner.analysis.reported_run import ReportedRun
@@ -303,10 +302,9 @@ def without_mode(arm: Arm) -> str:
 def _twin_costs(pair: Pair) -> Iterable[str]:
     """Report the costs of compilation: in the first iteration, in the real time."""
     arm, twin = pair.arm, pair.baseline
-    cache = main_cache(arm)
-    cost_s = compile_cost_s(arm, twin, cache)
+    cost_s = arm.compile_cost_s(twin, arm.main_cache)
     if cost_s is not None and cost_s > 0:
-        after = break_even_iters(arm, twin, cost_s)
+        after = arm.break_even_iters(twin, cost_s)
         pays = ""
         if pair.pays_off and after is not None:
             pays = f" and pays off after {units.count(after)} iterations"
@@ -314,7 +312,7 @@ def _twin_costs(pair: Pair) -> Iterable[str]:
             pays = " and never pays off"
         on_mps = any(row.device == "mps" for row in arm.shown)
         metals = "; the state of Metal's own cache is unknown" if on_mps else ""
-        first = f"in the first iteration ({cache} cache{metals})"
+        first = f"in the first iteration ({arm.main_cache} cache{metals})"
         in_mode = f" in {mode}" if isinstance(mode := arm.key.get("compile"), str) else ""
         row = without_mode(twin)
         what = "compiling" if row == "it" else f"compiling for {row}"

@@ -7,7 +7,6 @@ import math
 import pytest
 
 from queue_runner.analysis.comparison import Family
-from queue_runner.analysis.compile_payoff import break_even_iters, compile_cost_s, main_cache
 from queue_runner.analysis.curves import CurvePoint
 from queue_runner.analysis.grouping import Arm, group
 from queue_runner.analysis.reported_run import ReportedRun
@@ -209,10 +208,10 @@ def test_compile_cost_is_over_the_eager_twin_and_by_state_of_the_cache() -> None
     cell = by_label(family)["mps compiled"]
     twin = family.twin(cell)
     assert twin is by_label(family)["mps eager"]
-    assert main_cache(cell) == "cold" and compile_cost_s(cell, twin, "cold") == 20.0
-    assert compile_cost_s(cell, twin, "warm") == 3.0
-    assert break_even_iters(cell, twin, 20.0) == pytest.approx(200)
-    assert break_even_iters(twin, cell, 20.0) is None
+    assert cell.main_cache == "cold" and cell.compile_cost_s(twin, "cold") == 20.0
+    assert cell.compile_cost_s(twin, "warm") == 3.0
+    assert cell.break_even_iters(twin, 20.0) == pytest.approx(200)
+    assert twin.break_even_iters(cell, 20.0) is None
 
 
 def test_where_the_state_of_the_cache_is_unknown_there_is_no_compile_cost() -> None:
@@ -221,9 +220,9 @@ def test_where_the_state_of_the_cache_is_unknown_there_is_no_compile_cost() -> N
     rows += [row("mps", 1, 0.1, first_iter_excess_s=e, compile_cache=None) for e in (38.5, 4.2, 4.1)]
     (family,) = ask(rows)
     cell = by_label(family)["mps compiled"]
-    assert main_cache(cell) is None and compile_cost_s(cell, family.twin(cell), None) is None
+    assert cell.main_cache is None and cell.compile_cost_s(family.twin(cell), None) is None
 
 
 def test_without_a_twin_there_is_no_compile_cost() -> None:
     (family,) = ask([row("mps", 1)])
-    assert family.twin(family.arms[0]) is None and compile_cost_s(family.arms[0], None, "cold") is None
+    assert family.twin(family.arms[0]) is None and family.arms[0].compile_cost_s(None, "cold") is None

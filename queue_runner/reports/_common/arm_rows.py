@@ -8,7 +8,6 @@ from typing import Any, TypeVar, cast
 
 from queue_runner.analysis import run_metrics
 from queue_runner.analysis.comparison import Family
-from queue_runner.analysis.compile_payoff import break_even_iters, compile_cost_s, first_iter_s, main_cache
 from queue_runner.analysis.grouping import Arm, kinds_of_taint
 from queue_runner.analysis.peaks import Peak, mfu
 from queue_runner.analysis.reported_run import LastEvaluation
@@ -148,11 +147,11 @@ def row_of(family: Family, arm: Arm, peaks: Peaks, table: int) -> ArmRow:
     medians: dict[str, Any] = {name: arm.median(name) for name in _MEDIANS}
     shared: dict[str, Any] = {name: _shared(arm, name) for name in _COPIED}
     median_s, flops = arm.median_s, arm.median("flops_per_iter")
-    peak, twin, cache = peaks.of(arm), family.twin(arm), main_cache(arm)
+    peak, twin, cache = peaks.of(arm), family.twin(arm), arm.main_cache
     pair, against = family.pair(arm), family.twin_pair(arm)
-    cost_s = compile_cost_s(arm, twin, cache)
+    cost_s = arm.compile_cost_s(twin, cache)
     return ArmRow(
-        **{**medians, "median_s": median_s, "first_iter_s": first_iter_s(arm, cache)},
+        **{**medians, "median_s": median_s, "first_iter_s": arm.first_iter_s(cache)},
         **shared,
         **vars(losses.of_arm(arm)),
         arm=arm,
@@ -167,8 +166,8 @@ def row_of(family: Family, arm: Arm, peaks: Peaks, table: int) -> ArmRow:
         peak=peak,
         compile_cost_s=cost_s,
         compile_cache=cache,
-        compile_cost_warm_s=compile_cost_s(arm, twin, "warm") if cache == "cold" else None,
-        break_even_iters=break_even_iters(arm, twin, cost_s) if against is not None and against.pays_off else None,
+        compile_cost_warm_s=arm.compile_cost_s(twin, "warm") if cache == "cold" else None,
+        break_even_iters=arm.break_even_iters(twin, cost_s) if against is not None and against.pays_off else None,
         is_baseline=arm is family.baseline,
         judged=pair.verdict if pair else None,
         metrics={
