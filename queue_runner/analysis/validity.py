@@ -9,12 +9,13 @@ Each rule checks recorded data; the detail of a taint is what it found, with uni
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate, pairwise
 
 from msgspec import Struct, field
 
 from queue_runner import units
-from queue_runner.analysis import clock_check, neighbour_share, stats, steadiness, stretches
+from queue_runner.analysis import clock_check, neighbour_share, stats, steadiness
 from queue_runner.analysis.points import IterationPoint
 from queue_runner.analysis.summary import Summary
 from queue_runner.machine_records import SensorSample
@@ -22,7 +23,7 @@ from queue_runner.model import IN_COPY, NEIGHBOUR_BUSY, PHASES, SYNC_UNKNOWN, WR
 
 OTHERS_BESIDE_SHARE = 0.5
 """Processors that other programs may use during a run that is not contended, as a share of those that the run itself
-uses, one at least: others share its caches and lower its clock. Twice that in its worst tenth (stretches.py)."""
+uses, one at least: others share its caches and lower its clock. Twice that in its worst tenth."""
 OTHERS_WHEN_FULL_SHARE = 0.1
 """The same while less than IDLE_SHARE of the machine is idle: others take the run's time then."""
 IDLE_SHARE = 0.05
@@ -43,6 +44,10 @@ SWAP_BYTES_PER_S = 1 << 20
 LAUNCHD_PRIORITY = 31
 """Lowest scheduler priority of an unthrottled process on macOS (31 to 37); below it launchd throttles the service."""
 _DIVERGED_NATS = 1.0
+WORST_SHARE = 0.1
+"""Shortest part of the sampled time that is looked at by itself."""
+WORST_S = 2.0
+"""Shortest such part in seconds: less is a hiccup."""
 MOST_DROPPED = 5
 """Maximum number of dropped fields that a detail names."""
 
@@ -107,7 +112,7 @@ def _invalid(f: Facts) -> Iterable[tuple[str, str]]:
         yield "diverged", detail
     if f.expects_iterations and not f.iterations and f.outcome is Outcome.SUCCEEDED:
         yield "unobserved", "the run succeeded but reported no iteration"
-    if (rate := stretches.whole(f.conditions, "swap_out_bytes_per_s")) is not None and rate > SWAP_BYTES_PER_S:
+    if (rate := mean_over(f.conditions, "swap_out_bytes_per_s")) is not None and rate > SWAP_BYTES_PER_S:
         yield "swapping", f"the machine wrote {rate / 1e6:.0f} MB/s to swap"
 
 
@@ -170,7 +175,7 @@ def _caveats(f: Facts) -> Iterable[tuple[str, str]]:
         yield "gpu_busy", f"{n:.0f} other programs held {held} of the GPU's memory; how busy they kept it is unknown"
     if details := [*_throttled(f)]:
         yield "throttled", "; ".join(details)
-    if (share := stretches.whole(f.conditions, "steal_share")) is not None and share > STOLEN_SHARE:
+    if (share := mean_over(f.conditions, "steal_share")) is not None and share > STOLEN_SHARE:
         yield "stolen", f"the hypervisor took {share:.1%} of the CPU time"
     yield from steadiness.marks(f.summary.course)
 
@@ -182,11 +187,11 @@ def _contradiction(f: Facts) -> str | None:
 def _contended(conditions: Sequence[SensorSample]) -> str | None:
     """Return the load of other programs if it was too much: over the run, or over its worst tenth."""
     processors = max((sample.processors or 0.0 for sample in conditions), default=0.0)
-    share = stretches.whole(conditions, "others_cpu_share")
-    if share is not None and share > _limit_share(share, stretches.whole(conditions, "job_cpu_share"), processors):
+    share = mean_over(conditions, "others_cpu_share")
+    if share is not None and share > _limit_share(share, mean_over(conditions, "job_cpu_share"), processors):
         return f"other programs used {_cpu_use(share, processors)}"
     too_much: list[tuple[float, float]] = []
-    for part in stretches.parts(conditions, "others_cpu_share", "job_cpu_share"):
+    for part in stretches(conditions, "others_cpu_share", "job_cpu_share"):
         share = part.means["others_cpu_share"]
         if share > 2 * _limit_share(share, part.means.get("job_cpu_share"), processors):
             too_much.append((share, part.dur_s))
@@ -211,10 +216,10 @@ def _cpu_use(share: float, processors: float) -> str:
 
 
 def _gpu_contended(conditions: Sequence[SensorSample]) -> str | None:
-    share = stretches.whole(conditions, "gpu_others_busy_share")
+    share = mean_over(conditions, "gpu_others_busy_share")
     if share is not None and share > GPU_BUSY_SHARE:
         return f"other programs kept the run's GPU {share:.0%} busy"
-    parts = [(p.means["gpu_others_busy_share"], p.dur_s) for p in stretches.parts(conditions, "gpu_others_busy_share")]
+    parts = [(p.means["gpu_others_busy_share"], p.dur_s) for p in stretches(conditions, "gpu_others_busy_share")]
     if (worst := max(parts, default=(0.0, 0.0)))[0] > GPU_BUSY_SHARE:
         return f"other programs kept the run's GPU {worst[0]:.0%} busy for {units.duration(worst[1])}"
     after = max((sample.gpu_busy_after or 0.0 for sample in conditions), default=0.0)
@@ -273,3 +278,54 @@ def _values(f: Facts, name: str) -> list[float]:
 
 def _greatest(f: Facts, name: str) -> float | None:
     return max(_values(f, name), default=None)
+
+
+class Stretch(Struct, frozen=True):
+    """Means over consecutive samples that last `dur_s` altogether; a name that no sample has is missing."""
+
+    dur_s: float
+    means: Mapping[str, float]
+
+
+def mean_over(samples: Sequence[SensorSample], name: str) -> float | None:
+    """Return the mean of `name` over the run, each sample weighted by the time since the one before."""
+    known: list[tuple[float, float]] = [(dur_s, getattr(sample, name)) for dur_s, sample in _timed(samples, name)]
+    total_s = sum(dur_s for dur_s, _ in known)
+    if total_s <= 0:
+        return sum(value for _, value in known) / len(known) if known else None
+    return sum(dur_s * value for dur_s, value in known) / total_s
+
+
+def stretches(samples: Sequence[SensorSample], name: str, *others: str) -> Iterator[Stretch]:
+    """Yield, for each sample that has `name`, the shortest stretch that ends there and lasts WORST_S and WORST_SHARE
+    of the time; none if all samples together are shorter."""
+    timed = list(_timed(samples, name))
+    ends = [0.0, *accumulate(dur_s for dur_s, _ in timed)]
+    sums = {key: _sums(timed, key) for key in (name, *others)}
+    least_s = max(WORST_S, WORST_SHARE * ends[-1]) - 1e-9
+    first = 0
+    for last in range(1, len(ends)):
+        while ends[last] - ends[first + 1] >= least_s:
+            first += 1
+        if ends[last] - ends[first] >= least_s:
+            totals = {key: (v[last] - v[first], w[last] - w[first]) for key, (v, w) in sums.items()}
+            yield Stretch(ends[last] - ends[first], {key: v / w for key, (v, w) in totals.items() if w > 0})
+
+
+def _sums(timed: Sequence[tuple[float, SensorSample]], name: str) -> tuple[list[float], list[float]]:
+    """Return the running sums of the value times its seconds, and of those seconds, over samples that have it."""
+    values = [(dur_s, getattr(sample, name)) for dur_s, sample in timed]
+    known = [(0.0, 0.0) if value is None else (dur_s, value) for dur_s, value in values]
+    products = accumulate((dur_s * value for dur_s, value in known), initial=0.0)
+    return [*products], [*accumulate((dur_s for dur_s, _ in known), initial=0.0)]
+
+
+def _timed(samples: Sequence[SensorSample], name: str) -> Iterator[tuple[float, SensorSample]]:
+    """Yield the seconds that each sample with `name` stands for, and the sample: its own, or else the time since the
+    one before, with or without `name`. The first stands for as long as the second, a single one for a second."""
+    readings = [(sample.over_s, sample) for sample in samples if sample.over_s is not None]
+    others = [sample for sample in samples if sample.over_s is None]
+    steps = [after.at - before.at for before, after in pairwise(others)]
+    for dur_s, sample in [*readings, *zip([*steps[:1], *steps] or [1.0], others, strict=False)]:
+        if getattr(sample, name) is not None:
+            yield max(dur_s, 0.0), sample

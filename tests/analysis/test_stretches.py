@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from queue_runner.analysis import stretches
+from queue_runner.analysis import validity
 from queue_runner.machine_records import SensorSample
 from tests.simulate import load
 
@@ -13,11 +13,11 @@ pytestmark = pytest.mark.process
 
 def test_means_are_by_time() -> None:
     samples = [SensorSample(at=at, load1=load) for at, load in ((0.0, 1.0), (1.0, 1.0), (9.0, 0.0))]
-    assert stretches.whole(samples, "load1") == pytest.approx(0.2)
-    assert stretches.whole(samples, "steal_share") is None and stretches.whole([], "load1") is None
-    assert stretches.whole([SensorSample(load1=0.5)], "load1") == 0.5
+    assert validity.mean_over(samples, "load1") == pytest.approx(0.2)
+    assert validity.mean_over(samples, "steal_share") is None and validity.mean_over([], "load1") is None
+    assert validity.mean_over([SensorSample(load1=0.5)], "load1") == 0.5
     at_once = [SensorSample(at=1.0, load1=0.2), SensorSample(at=1.0, load1=0.4)]
-    assert stretches.whole(at_once, "load1") == pytest.approx(0.3)
+    assert validity.mean_over(at_once, "load1") == pytest.approx(0.3)
 
 
 def test_a_reading_between_two_samples_stands_for_its_own_time() -> None:
@@ -25,20 +25,20 @@ def test_a_reading_between_two_samples_stands_for_its_own_time() -> None:
     samples = [SensorSample(at=5.0 * n, load1=float(n % 2)) for n in range(11)]
     readings = [SensorSample(at=n + 0.9, over_s=1.0, gpu_busy_share=float(n < 25)) for n in range(50)]
     mixed = sorted([*samples, *readings], key=lambda sample: sample.at)
-    assert stretches.whole(mixed, "load1") == stretches.whole(samples, "load1")
-    assert [*stretches.parts(mixed, "load1")] == [*stretches.parts(samples, "load1")]
-    assert stretches.whole(mixed, "gpu_busy_share") == 0.5
-    assert {part.dur_s for part in stretches.parts(mixed, "gpu_busy_share")} == {5.0}
+    assert validity.mean_over(mixed, "load1") == validity.mean_over(samples, "load1")
+    assert [*validity.stretches(mixed, "load1")] == [*validity.stretches(samples, "load1")]
+    assert validity.mean_over(mixed, "gpu_busy_share") == 0.5
+    assert {part.dur_s for part in validity.stretches(mixed, "gpu_busy_share")} == {5.0}
 
 
 def test_a_part_is_as_short_as_may_be() -> None:
     loads = [None if t == 70 else float(t in (50, 51, 52)) for t in range(100)]
     samples = [SensorSample(at=float(t), load1=load, steal_share=2.0) for t, load in enumerate(loads)]
-    parts = [*stretches.parts(samples, "load1", "steal_share", "priority")]
+    parts = [*validity.stretches(samples, "load1", "steal_share", "priority")]
     assert max(part.means["load1"] for part in parts) == pytest.approx(0.3)
     assert {round(part.dur_s) for part in parts} == {10}
     assert parts[0].means["steal_share"] == 2.0 and "priority" not in parts[0].means
-    assert [*stretches.parts(samples[:1], "load1")] == [*stretches.parts([], "load1")] == []
+    assert [*validity.stretches(samples[:1], "load1")] == [*validity.stretches([], "load1")] == []
 
 
 @pytest.mark.parametrize("fault", ["all processors", "half of its GPU"])

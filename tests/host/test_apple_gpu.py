@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from queue_runner.analysis import gpu_use, stretches
+from queue_runner.analysis import gpu_use, validity
 from queue_runner.analysis.points import PhaseMark
 from queue_runner.host import apple_gpu, cpu_time, processes, run_sampler
 from queue_runner.host.apple_gpu import GpuClient, GpuMeter, GpuReading
@@ -175,7 +175,7 @@ def test_a_busy_phase_of_eleven_seconds_is_busy(ioreg: Ioreg) -> None:
     samples = read_samples((at_s, json.dumps(data)) for at_s, data in rows)
     use = gpu_use.measured(samples, marks, 0.0, 25.0)
     assert use is not None and use.busy_share == 1.0 and use.dips_share == 0.0 and use.n_samples == 11
-    assert stretches.whole(samples, "gpu_others_busy_share") == pytest.approx(0.01)
+    assert validity.mean_over(samples, "gpu_others_busy_share") == pytest.approx(0.01)
 
 
 def test_a_step_of_the_worker_that_takes_long_makes_one_long_reading(ioreg: Ioreg) -> None:
