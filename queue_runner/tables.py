@@ -64,14 +64,10 @@ def formats() -> list[str]:
 
 def check_format(name: str) -> str:
     """Return `name` if it is a format. Raises: UsageError."""
-    if name in _NAMED:
-        return name
-    from tabulate import tabulate_formats
-
-    if name not in tabulate_formats:
+    if name not in _NAMED and name not in formats():
         from queue_runner.errors import did_you_mean
 
-        otherwise = "use table, csv, json, md, or a format of tabulate: " + ", ".join(sorted(tabulate_formats))
+        otherwise = f"use one of {', '.join(formats())}"
         raise UsageError(f'unknown format "{name}"', did_you_mean(name, formats(), otherwise))
     return name
 

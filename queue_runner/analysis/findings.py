@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 from msgspec.structs import replace
 
@@ -382,10 +381,6 @@ def not_falling(arms: Sequence[Arm]) -> Iterable[str]:
             yield f"the loss of {arm.label} did not decrease: first {units.loss(first)}, last {units.loss(last)}"
 
 
-def _value(value: Any) -> str:
-    return UNSET if value is None else str(value)
-
-
 def others_that_differ(family: Family) -> Iterable[str]:
     """Report factors that differ along with those in the labels: a ratio is not due to device and mode alone."""
     arms = [arm for arm in family.arms if arm.times]
@@ -400,6 +395,7 @@ def others_that_differ(family: Family) -> Iterable[str]:
         named = [name.replace("_", " ") for name in names[:MOST_FACTORS]]
         named += [f"{len(names) - MOST_FACTORS} more"] if len(names) > MOST_FACTORS else []
         factors = " and ".join(filter(None, [", ".join(named[:-1]), named[-1]]))
-        values = (", ".join(_value(arm.key[name]) for name in names[:MOST_FACTORS]) for arm in arms)
+        known = ([arm.key[name] for name in names[:MOST_FACTORS]] for arm in arms)
+        values = (", ".join(UNSET if value is None else str(value) for value in some) for some in known)
         each = (f"{arm.label}: {text}" for arm, text in zip(arms, values, strict=True))
         yield Caveat(f"the rows also differ in {factors}", f" ({'; '.join(each)})")

@@ -284,14 +284,11 @@ def labelled(arms: Sequence[Arm], common: Mapping[str, Any], short: bool = False
         if name in differ and name not in shown and _splits(arms, shown, name):
             shown.append(name)
     for unset in (False, True):  # an unset setting is named only where labels clash
-        labels = [_label(arm, shown, unset) for arm in arms]
+        named = [[word(name, arm.key[name]) for name in shown if unset or arm.key[name] is not None] for arm in arms]
+        labels = [" ".join(filter(None, words)) for words in named]
         if len({*labels}) == len(labels) and (all(labels) or not short):
             break
     return [replace(arm, label=label or str(arm.key["subject"])) for arm, label in zip(arms, labels, strict=True)]
-
-
-def _label(arm: Arm, names: Sequence[str], unset: bool) -> str:
-    return " ".join(filter(None, (word(name, arm.key[name]) for name in names if unset or arm.key[name] is not None)))
 
 
 def _splits(arms: Sequence[Arm], shown: Sequence[str], name: str) -> bool:

@@ -47,7 +47,9 @@ def obstacles(arms: Sequence[Arm], named: Collection[str] = ()) -> dict[str, str
     """
     rows = [row for arm in arms for row in arm.used]
     names = dict.fromkeys([*(name for row in rows for name in row.metrics), *named])
-    if _train_differently(arms) and len({row.n_iters for row in rows}) == 1:
+    training = {*_LEARNS, *(name for arm in arms for row in arm.runs for name in row.settings)}
+    differently = any(len({str(arm.key.get(name)) for arm in arms}) > 1 for name in training)
+    if differently and len({row.n_iters for row in rows}) == 1:
         names |= dict.fromkeys(LOSSES)
     compared = {name: _same_seed(arms) or _repeated(arms, name) for name in names if _varies(arms, name, name in named)}
     several = sum(bool(arm.used) for arm in arms) > 1
@@ -72,11 +74,6 @@ def _varies(arms: Sequence[Arm], name: str, is_named: bool) -> bool:
     nothing, unless somebody asks about it."""
     values = [{x for row in arm.used if (x := value(row, name)) is not None} for arm in arms]
     return sum(map(bool, values)) > 1 and (is_named or len(set().union(*values)) > 1)
-
-
-def _train_differently(arms: Sequence[Arm]) -> bool:
-    settings = {name for arm in arms for row in arm.runs for name in row.settings}
-    return any(len({str(arm.key.get(name)) for arm in arms}) > 1 for name in (*_LEARNS, *settings))
 
 
 def _same_seed(arms: Sequence[Arm]) -> str:

@@ -234,7 +234,9 @@ def _binomial_tail(k: int, n: int, p: float) -> float:
 
 def _levels(rests: Sequence[float], rho: float) -> list[tuple[float, float]]:
     """Return (share, centre) of each level of the logarithms, fastest first; none if they have one level."""
-    ordered = _thinned(_spread(sorted(rests)))
+    ordered = _spread(sorted(rests))
+    if (n := len(ordered)) > MOST_SORTED:
+        ordered = [ordered[n * k // MOST_SORTED] for k in range(MOST_SORTED)]
     parts = _split(ordered, rho, MOST_LEVELS)
     if len(parts) < 2:
         return []
@@ -270,11 +272,6 @@ def _has_valley(low: list[float], high: list[float], rho: float) -> bool:
     cut = (low[-1] + high[0]) / 2
     between = min(near(centre) for centre in (cut, *(start + distance * k / 12 for k in range(4, 9))))
     return (sides - between) * math.sqrt((1 - rho) / (1 + rho) / max(sides + between, 1)) > VALLEY_Z
-
-
-def _thinned(ordered: list[float]) -> list[float]:
-    n = len(ordered)
-    return ordered if n <= MOST_SORTED else [ordered[n * k // MOST_SORTED] for k in range(MOST_SORTED)]
 
 
 def _spread(ordered: Sequence[float]) -> list[float]:

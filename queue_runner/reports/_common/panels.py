@@ -23,7 +23,9 @@ def together(blocks: Sequence[Block]) -> tuple[list[Section], list[str]]:
     for letter, ((first, *others), sentences) in zip(letters, shown, strict=True):
         title = f"{letter}: {first.title}" if letter and first.title else first.title
         sections += [replace(first, title=title), *others]
-        lines += [_lettered(letter, line) for line in sentences]
+        for line in sentences:  # an indented one continues another
+            prefix = f"{letter}: " if letter and not line.startswith(" ") else ""
+            lines.append(line.after(prefix) if isinstance(line, Finding) else f"{prefix}{line}")
     return sections, lines
 
 
@@ -31,9 +33,3 @@ def _letters(n: int) -> str:
     """Return A to Z, then AA, AB, ..."""
     rest, at = divmod(n, len(ascii_uppercase))
     return (_letters(rest - 1) if rest else "") + ascii_uppercase[at]
-
-
-def _lettered(letter: str, line: str) -> str:
-    if not letter or line.startswith(" "):  # an indented line continues another
-        return line
-    return line.after(f"{letter}: ") if isinstance(line, Finding) else f"{letter}: {line}"

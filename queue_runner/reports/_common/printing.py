@@ -41,7 +41,7 @@ def as_text(
     answers, notes = (
         [line for line in lines if explain or not isinstance(line, Finding)] for lines in (result.lines, result.notes)
     )
-    command = command or _command(name)
+    command = command or ("mpsq report" if name == DEFAULT else f"mpsq report {name}")
     if format == "table" and not explain and result.text is None:
         if len(result.families) == 1:
             closing = _closing(result, sections, visible, format, command)
@@ -56,10 +56,6 @@ def as_text(
     groups = [answers, [*notes, *closing]] if notes else [[*answers, *closing]]
     below = ["\n".join(_painted(line, format, colour) for line in group) for group in groups]
     return "\n\n".join(part.rstrip() for part in [*parts, *below] if part.strip())
-
-
-def _command(name: str) -> str:
-    return "mpsq report" if name == DEFAULT else f"mpsq report {name}"
 
 
 def _closing(

@@ -41,6 +41,8 @@ def read_options(
 
     Raises: UsageError when a value cannot be parsed.
     """
+    if peak not in ("sourced", "measured"):
+        raise UsageError(f'--peak cannot be "{peak}"', "use sourced, or measured (mpsq submit matmul --config peak)")
     conditions: dict[str, tuple[str, ...]] = {}
     for text in where:
         for key, values in assignments(text, "--where").items():
@@ -59,7 +61,7 @@ def read_options(
         iters=None if iters is None else _window(iters),
         include_invalid=include_invalid,
         peak_tflops=dict(peak_tflops or {}),
-        peak=_peak(peak),
+        peak=peak,
         aim=Aim(
             None if by is None else compared_by(by), {} if same_within is None else units.parse_margins(same_within)
         ),
@@ -72,12 +74,6 @@ def read_side(text: str) -> Options:
 
     Raises: UsageError."""
     return read_options(where=[text]) if _KEY.match(text) else read_options(selectors=[text])
-
-
-def _peak(text: str) -> str:
-    if text not in ("sourced", "measured"):
-        raise UsageError(f'--peak cannot be "{text}"', "use sourced, or measured (mpsq submit matmul --config peak)")
-    return text
 
 
 def assignments(text: str, option: str) -> dict[str, tuple[str, ...]]:
