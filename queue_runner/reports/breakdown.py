@@ -46,24 +46,25 @@ _EXPLAINED = (
     f"an evaluation; {OTHERS}: all others in the log; {REST}: the rest of the real time"
 )
 
-_LOGGED = (
-    "SELECT run_id, phase, COUNT(*), SUM(dur_s), MIN(i), MAX(i) FROM v_iteration WHERE run_id IN ({runs})"
-    " GROUP BY run_id, phase"
-)
-_PART = {"eval_iter": WITH_EVAL, "measure": OTHERS}
+_LOGGED = """
+SELECT run_id, TOTAL(dur_s) FILTER (WHERE phase NOT IN ('eval_iter', 'measure')),
+    TOTAL(dur_s) FILTER (WHERE phase = 'eval_iter'), TOTAL(dur_s) FILTER (WHERE phase = 'measure'),
+    COUNT(*), MAX(i) - MIN(i) + 1
+FROM v_iteration WHERE run_id IN ({runs}) GROUP BY run_id
+"""
 
 
-class LoggedPhase(NamedTuple):
-    """The iterations of one phase that a log shows: their number, their sum, the first and the last."""
+class LoggedRun(NamedTuple):
+    """The seconds of the iterations that a log shows, by part; their number, and how many passed."""
 
-    phase: str
+    first_s: float
+    with_eval_s: float
+    others_s: float
     n: int
-    sum_s: float
-    first_i: int
-    last_i: int
+    n_passed: int
 
 
-Logs = Mapping[int, Sequence[LoggedPhase]]
+Logs = Mapping[int, LoggedRun]
 
 
 class PartTime(NamedTuple):
@@ -84,8 +85,7 @@ def finish(stored: list[ReportedRun], context: Context) -> Result:
     sections: list[Section] = []
     notes: list[str] = []
     without = [row for arm in _arms(families) for row in arm.shown if row.other_s is None and row.n_iters]
-    phases = context.tuples_by_run(_LOGGED, without) if without else {}
-    logs = {run_id: [LoggedPhase(*values) for values in rows] for run_id, rows in phases.items()}
+    logs = {run_id: LoggedRun(*values) for run_id, (values,) in context.tuples_by_run(_LOGGED, without).items()}
     for family in families:
         by_log = {arm: _logged(arm, logs) for arm in family.arms}
         timed = [_parts(arm, runs, _means(runs)) for arm in family.arms if (runs := _timed(arm)) and not by_log[arm]]
@@ -183,23 +183,22 @@ def _logged(arm: Arm, logs: Logs) -> list[ReportedRun]:
 
 def _logged_means(runs: Sequence[ReportedRun], logs: Logs) -> dict[str, float | None]:
     """Return mean seconds by part, `real` last, as far as the logs tell."""
-    sums = dict.fromkeys((FIRST, WITH_EVAL, OTHERS), 0.0)
-    for phase in (phase for row in runs for phase in logs[row.run_id]):
-        sums[_PART.get(phase.phase, FIRST)] += phase.sum_s / len(runs)
+    first_s, with_eval_s, others_s, *_ = (
+        fmean(values) for values in zip(*(logs[row.run_id] for row in runs), strict=True)
+    )
+    sums = {FIRST: first_s, WITH_EVAL: with_eval_s, OTHERS: others_s}
     times = [row.real_s for row in runs if row.real_s is not None]
     real_s = fmean(times) if len(times) == len(runs) else None
     return {**sums, REST: None if real_s is None else real_s - sum(sums.values()), "real": real_s}
 
 
-def _left_out(row: ReportedRun, phases: Sequence[LoggedPhase]) -> list[str]:
+def _left_out(row: ReportedRun, log: LoggedRun) -> list[str]:
     """Say how many iterations the log does not show, and what they would take at the median of those that it does."""
-    n_logged = sum(phase.n for phase in phases)
-    n_passed = max(phase.last_i for phase in phases) - min(phase.first_i for phase in phases) + 1
     notes = [f"{row.run}: real time unknown"] if row.real_s is None else []
-    if n_passed <= n_logged:
+    if log.n_passed <= log.n:
         return notes
-    text = f"{row.run}: its log shows {units.count(n_logged)} of {units.count(n_passed)} iterations"
+    text = f"{row.run}: its log shows {units.count(log.n)} of {units.count(log.n_passed)} iterations"
     if row.median_s is not None:
-        rest = units.number((n_passed - n_logged) * row.median_s)
+        rest = units.number((log.n_passed - log.n) * row.median_s)
         text += f"; at its median of {units.ms(row.median_s)} ms the others would take {rest} s"
     return [*notes, text]
