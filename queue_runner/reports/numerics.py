@@ -18,10 +18,10 @@ from queue_runner.analysis.stats import by_key
 from queue_runner.model import Outcome
 from queue_runner.monitor.answers import prepare, select_runs
 from queue_runner.monitor.answers.run_query import Context
-from queue_runner.reports._common import arm_tables, footnotes, losses, panels
+from queue_runner.reports._common import arm_tables, footnotes, losses
 from queue_runner.reports._common.arm_rows import newest_first
 from queue_runner.reports._common.columns import columns, through
-from queue_runner.reports._common.document import Result, Section
+from queue_runner.reports._common.document import Block, Result, Section, together
 from queue_runner.reports._common.losses import LEVELS, format_difference, relative
 from queue_runner.tables import Column
 
@@ -122,7 +122,7 @@ def finish(stored: list[ReportedRun], context: Context) -> Result:
     # losses of a failed run are usable up to its end
     rows = [run.changed(valid=_UNUSABLE not in taints(run), outcome=Outcome.SUCCEEDED) for run in runs]
     families = newest_first(with_baselines(rows, prepare.question(rows, context))) if rows else []
-    blocks: list[panels.Block] = []
+    blocks: list[Block] = []
     raw: list[LossPair] = []
     made: list[Divergence] = []
     newest_runs: list[int] = []
@@ -139,7 +139,7 @@ def finish(stored: list[ReportedRun], context: Context) -> Result:
         made += divergences
         newest_runs.append(family.newest_run)
         blocks.append(([_section(family, base, divergences)], [*_findings(base, divergences)]))
-    sections, lines = panels.together(blocks)
+    sections, lines = together(blocks)
     if not raw:
         which = "with comparable losses (two rows of the same settings, seed and data)"
         return Result(COLUMNS, [], lines=[select_runs.nothing(context, which)])

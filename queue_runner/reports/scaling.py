@@ -18,10 +18,10 @@ from queue_runner.errors import UsageError
 from queue_runner.model import Outcome
 from queue_runner.monitor.answers import prepare, select_runs, sweeps
 from queue_runner.monitor.answers.run_query import Context
-from queue_runner.reports._common import arm_tables, footnotes, panels
+from queue_runner.reports._common import arm_tables, footnotes
 from queue_runner.reports._common.arm_rows import ArmNumbers, of_arm
 from queue_runner.reports._common.columns import columns, through
-from queue_runner.reports._common.document import Result, Section
+from queue_runner.reports._common.document import Result, Section, together
 from queue_runner.reports._common.settings import effective
 from queue_runner.spec import JobSpec
 from queue_runner.submit.find_max import search
@@ -120,7 +120,7 @@ def finish(rows: list[ReportedRun], context: Context) -> Result:
     visible = curves if context.options.chosen else curves[:MOST_CURVES]
     timed = (row for curve in visible for point in curve.points for row in point.with_time)
     marks = footnotes.CaveatMarks(runs, timed, context)
-    sections, lines = panels.together(
+    sections, lines = together(
         [
             ([_section(curve, marks)], [_knee_words(curve), _fit_words(curve), *_searches(curve, context)])
             for curve in visible

@@ -24,10 +24,10 @@ from queue_runner.analysis.stats import by_key
 from queue_runner.model import Outcome
 from queue_runner.monitor.answers import prepare, select_runs, sweeps
 from queue_runner.monitor.answers.run_query import Context
-from queue_runner.reports._common import arm_tables, footnotes, panels
+from queue_runner.reports._common import arm_tables, footnotes
 from queue_runner.reports._common.arm_rows import JudgedRow, of_arm
 from queue_runner.reports._common.columns import columns
-from queue_runner.reports._common.document import Result, Section
+from queue_runner.reports._common.document import Block, Result, Section, together
 from queue_runner.reports._common.settings import LENGTH_SETTINGS, effective
 from queue_runner.spec import OF_TIME
 from queue_runner.tables import Column
@@ -118,7 +118,7 @@ def finish(stored: list[ReportedRun], context: Context) -> Result:
         which = "of inference (mpsq submit nanogpt --set mode=sample, or resnet50 --set mode=eval)"
         return Result(COLUMNS, [], lines=[select_runs.nothing(context, which)], notes=notes)
     raw: list[WorkRow] = []
-    blocks: list[panels.Block] = []
+    blocks: list[Block] = []
     marks = footnotes.CaveatMarks(rows, (row for arm in arms for row in arm.shown), context)
     for table in by_key(arms, lambda arm: tuple(arm.key[name] for name in _MODEL)).values():
         verdicts = _judge(table, context.options.aim.margins.get(OF_TIME))
@@ -134,7 +134,7 @@ def finish(stored: list[ReportedRun], context: Context) -> Result:
         ]
         raw += rows_of_table
         blocks.append(([*_sections(table, rows_of_table, marks)], [*_findings(table, verdicts)]))
-    sections, lines = panels.together(blocks)
+    sections, lines = together(blocks)
     notes += _notes(arms, rows, marks)
     if n_hidden := len(all_arms) - len(arms):
         hidden = f"{n_hidden} row{'s' * (n_hidden > 1)} of training not shown"

@@ -10,10 +10,10 @@ from queue_runner import units
 from queue_runner.analysis.comparison import Family
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.monitor.answers.run_query import Context
-from queue_runner.reports._common import arm_tables, footnotes, panels
+from queue_runner.reports._common import arm_tables, footnotes
 from queue_runner.reports._common.arm_rows import newest_first, row_of
 from queue_runner.reports._common.device_peaks import Peaks
-from queue_runner.reports._common.document import Result
+from queue_runner.reports._common.document import Result, together
 from queue_runner.tables import Column
 
 NEWEST = 4
@@ -49,7 +49,7 @@ def compared(
             )
             for family, (sections, lines) in zip(visible, blocks, strict=True)
         ]
-    sections, lines = panels.together(blocks)
+    sections, lines = together(blocks)
     shown_rows = [row for table in tables[: len(visible)] for row in table]
     notes = [*footnotes.notes(visible, shown_rows, marks, context), *footnotes.few(shown_rows, visible)]
     if older := _older(rows, families[len(visible) :], context):

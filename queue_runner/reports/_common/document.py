@@ -1,15 +1,17 @@
-"""Types of reports: a section and a result."""
+"""Types of reports: a section and a result; letters that tell the tables of several comparisons apart."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
+from string import ascii_uppercase
 from typing import Any, Protocol
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from queue_runner.analysis.comparison import Family
-from queue_runner.analysis.finding import NextStep
+from queue_runner.analysis.finding import Finding, NextStep
 from queue_runner.tables import Column
 
 
@@ -86,3 +88,29 @@ class Report(Protocol):
     HELP: str
     SQL: str
     COLUMNS: Sequence[Column]
+
+
+Block = tuple[Sequence[Section], Sequence[str]]
+"""The tables of one comparison, and its sentences."""
+
+
+def together(blocks: Sequence[Block]) -> tuple[list[Section], list[str]]:
+    """Return all tables and all sentences. Where several blocks have tables, each has a letter, which stands before its
+    title and its sentences."""
+    shown = [block for block in blocks if block[0]]
+    letters = [_letters(n) for n in range(len(shown))] if len(shown) > 1 else [""] * len(shown)
+    sections: list[Section] = []
+    lines: list[str] = [line for tables, sentences in blocks if not tables for line in sentences]
+    for letter, ((first, *others), sentences) in zip(letters, shown, strict=True):
+        title = f"{letter}: {first.title}" if letter and first.title else first.title
+        sections += [replace(first, title=title), *others]
+        for line in sentences:  # an indented one continues another
+            prefix = f"{letter}: " if letter and not line.startswith(" ") else ""
+            lines.append(line.after(prefix) if isinstance(line, Finding) else f"{prefix}{line}")
+    return sections, lines
+
+
+def _letters(n: int) -> str:
+    """Return A to Z, then AA, AB, ..."""
+    rest, at = divmod(n, len(ascii_uppercase))
+    return (_letters(rest - 1) if rest else "") + ascii_uppercase[at]
