@@ -95,17 +95,14 @@ def load(layout: Layout, seconds: float = _LOAD_S, *, queue: Collection[int] | N
     if queue is None:
         worker = locks.worker(layout.home)[1] if layout.home.is_dir() else None
         queue = [os.getpid(), *filter(None, [worker])]
-    source = cpu_time.CpuTimes()
-    machine_before, queue_before, before = source.machine(), source.processes(cpu_time.below(queue)), _by_program()
+    shares = cpu_time.Shares(cpu_time.CpuTimes())
+    shares.since_last(cpu_time.below(queue))
+    before = _by_program()
     time.sleep(seconds)
-    machine_now, queue_now, now = source.machine(), source.processes(cpu_time.below(queue)), _by_program()
-    share = None
-    if machine_before is not None and machine_now is not None:
-        ours_s = cpu_time.used_between(queue_before, queue_now)
-        share = cpu_time.others_share(machine_before, machine_now, ours_s)
+    ours, now = cpu_time.below(queue), _by_program()
+    share = shares.since_last(ours).others_cpu_share
     if share is None:
         return Check("load", "ok", "unknown")
-    ours = {pid for pid, _ in queue_now}
     used = {process: (s - before[process]) / seconds for process, s in now.items() if process in before}
     busiest = sorted((process for process in used if process[0] not in ours), key=lambda process: -used[process])
     names = [
