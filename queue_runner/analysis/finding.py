@@ -11,6 +11,21 @@ class Finding(str):
         return Finding(f"{prefix}{self}")
 
 
+class Undecided(str):
+    """A result without a verdict, which its sentence says first; `measured` is the rest."""
+
+    measured: str
+
+    def __new__(cls, measured: str, prefix: str = "") -> Undecided:
+        made = super().__new__(cls, f"{prefix}undecided: {measured}")
+        made.measured = prefix + measured
+        return made
+
+    def after(self, prefix: str) -> Undecided:
+        """Return the sentence after a prefix, such as the letter of its table."""
+        return Undecided(self.measured, prefix)
+
+
 class Caveat(Finding):
     """A condition that makes a number or a word less believable. The default report names it without its figures, in
     one line with the others, the `minor` ones last. `letter` marks the rows of tables that it is about."""

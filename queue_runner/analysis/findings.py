@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from queue_runner import units
 from queue_runner.analysis.comparison import UNSET, WALL, Family, Pair, disturbed_rounds, without
-from queue_runner.analysis.finding import Caveat, Finding, NextStep
+from queue_runner.analysis.finding import Caveat, Finding, NextStep, Undecided
 from queue_runner.analysis.grouping import MAIN, Arm, is_mode, kinds_of_taint, word
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.analysis.rounds import Verdict, Word
@@ -248,7 +248,8 @@ def _metric_answer(family: Family, name: str, best: Pair) -> str:
 def _sentence(text: str, limits: Sequence[str], *, decided: bool) -> str:
     """Return a result with its limits; one without a verdict begins with that."""
     known = ", ".join(filter(None, limits))
-    return ("" if decided else "undecided: ") + text + (f" ({known})" if known else "")
+    sentence = text + (f" ({known})" if known else "")
+    return sentence if decided else Undecided(sentence)
 
 
 def without_words(family: Family) -> Iterable[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
@@ -10,6 +9,7 @@ from msgspec import Struct
 
 from queue_runner import units
 from queue_runner.analysis.comparison import Family
+from queue_runner.analysis.finding import Undecided
 from queue_runner.analysis.grouping import taints
 from queue_runner.analysis.rounds import Verdict
 from queue_runner.model import State
@@ -24,6 +24,8 @@ class TrustReason(Struct, frozen=True):
 
     kind: str
     text: str
+    undecided: bool = False
+    """whether it says that nothing is decided"""
 
 
 def reasons(evidence: RunRecords) -> list[TrustReason]:
@@ -52,13 +54,13 @@ def status(families: Iterable[Family]) -> TrustReason | None:
         needs.append(several if fewest.more != most.more else fewest.next_step)
     share = f"{len(answers) - len(undecided)} of {len(answers)} decided" if len(undecided) < len(answers) else ""
     known = f"{share or 'undecided'}{_on(compared)}"
-    return TrustReason("warn", ": ".join(filter(None, [known, units.listed(needs, MOST_NEEDS)])))
+    return TrustReason("warn", ": ".join(filter(None, [known, units.listed(needs, MOST_NEEDS)])), undecided=not share)
 
 
 def below(status: TrustReason | None, lines: Iterable[str]) -> list[str]:
     """Return the sentences of an answer as they stand below its status: one that says "undecided" is not repeated."""
-    repeats = status is not None and status.text.startswith("undecided")
-    return [re.sub(r"^([A-Z]+: )?undecided: ", r"\1", line) if repeats else line for line in lines]
+    repeats = status is not None and status.undecided
+    return [line.measured if repeats and isinstance(line, Undecided) else line for line in lines]
 
 
 def _answers(families: Iterable[Family]) -> list[list[tuple[str, Verdict]]]:

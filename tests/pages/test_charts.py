@@ -13,6 +13,7 @@ import pytest
 
 from queue_runner import units
 from queue_runner.analysis.comparison import Family
+from queue_runner.analysis.finding import Undecided
 from queue_runner.pages import axis, dots, iteration_plots, timeline, trust
 from queue_runner.pages.run_records import RunRecords, gather, of_run
 from queue_runner.reports import run
@@ -143,6 +144,15 @@ def test_needs_that_differ_are_one_range(store: Store) -> None:
     numbers = sorted(pair.verdict.more or 0 for pair in family.pairs)
     status = trust.status([family])
     assert status and status.text == f"undecided: about {numbers[0]} to {numbers[-1]} more rounds"
+
+
+def test_only_a_result_without_a_verdict_loses_its_first_word_below_that_status() -> None:
+    """A row that a user called "undecided: x" lost its name."""
+    named = "undecided: x is 1.5 x faster than y"
+    lines = [Undecided("x was as fast as y").after("A: "), named]
+    known = trust.TrustReason("warn", "undecided: about 3 more rounds", undecided=True)
+    assert trust.below(known, lines) == ["A: x was as fast as y", named]
+    assert trust.below(trust.TrustReason("warn", "1 of 2 decided"), lines) == lines
 
 
 def test_a_status_names_its_quantity_and_the_others_that_are_undecided(store: Store) -> None:

@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from queue_runner.analysis.comparison import Family
-from queue_runner.analysis.finding import Finding, NextStep
+from queue_runner.analysis.finding import Finding, NextStep, Undecided
 from queue_runner.tables import Column
 
 
@@ -106,7 +106,7 @@ def together(blocks: Sequence[Block]) -> tuple[list[Section], list[str]]:
         sections += [replace(first, title=title), *others]
         for line in sentences:  # an indented one continues another
             prefix = f"{letter}: " if letter and not line.startswith(" ") else ""
-            lines.append(line.after(prefix) if isinstance(line, Finding) else f"{prefix}{line}")
+            lines.append(line.after(prefix) if isinstance(line, Finding | Undecided) else f"{prefix}{line}")
     return sections, lines
 
 
