@@ -223,6 +223,13 @@ class Ending(Struct, frozen=True):
             return f"{self.outcome}({self.reason.split(':')[0]})"
         return str(self.outcome)
 
+    def fate(self, after: str = "") -> str:
+        """Return how the run ended and why: `FAILED(1): no data`, `SKIPPED(dependency): job 7 did not succeed`. `after`
+        is inserted between the two: ` after 3.2 s`."""
+        kind, _, rest = self.reason.partition(": ")
+        reason = rest if str(self).endswith(f"({kind})") else self.reason
+        return f"{self}{after}: {reason}" if reason else f"{self}{after}"
+
 
 class Taint(Struct, frozen=True):
     """A mark of a run: its kind, whether it makes the numbers invalid or is a caveat, and why."""

@@ -182,8 +182,11 @@ class RunLine(QueuedRun, frozen=True):
         if self.outcome is None:
             suspended = self.state == State.RUNNING and self.paused_at is not None
             return f"{self.state} (suspended)" if suspended else self.state
-        ending = str(Ending(Outcome(self.outcome), self.exit_code, self.signal, self.reason or ""))
-        return f"{ending} (unsaved)" if self.is_unstored else ending
+        return f"{self._end} (unsaved)" if self.is_unstored else str(self._end)
+
+    @property
+    def _end(self) -> Ending:
+        return Ending(Outcome(self.outcome or ""), self.exit_code, self.signal, self.reason or "")
 
     @property
     def mark(self) -> str:
@@ -260,17 +263,12 @@ class RunView(RunLine, frozen=True):
         return "" if self.valid else self.taints[0]
 
     def fate(self, after: str = "") -> str:
-        """Return how it ended and why: `FAILED(1): no data`, `SKIPPED(dependency): job 7 did not succeed`. `after` is
-        inserted between the two: ` after 3.2 s`."""
+        """Return how it ended and why, as Ending.fate; of a run that waits for something, what that is."""
         if self.outcome is None:
             return f"{self.ending}: {self.blocked_reason}" if self.blocked_reason else self.ending
-        ending, reason = self.ending, self.reason or ""
-        if self.mark:
-            after += f", not valid ({self.flaw})"
-        kind, _, rest = reason.partition(": ")
-        if ending.endswith(f"({kind})"):
-            reason = rest
-        return f"{ending}{after}: {reason}" if reason else f"{ending}{after}"
+        unsaved = " (unsaved)" if self.is_unstored else ""
+        invalid = f", not valid ({self.flaw})" if self.mark else ""
+        return self._end.fate(f"{unsaved}{after}{invalid}")
 
     def as_json(self) -> dict[str, Any]:
         """Return the run object of docs/json.md."""

@@ -59,13 +59,6 @@ class PageQuestion(Struct, frozen=True):
     baseline: str
 
 
-class PageFailure(Struct, frozen=True):
-    """How a run ended that did not succeed."""
-
-    run: str
-    ending: str
-
-
 def build(
     name: str,
     layout: Layout,
@@ -160,20 +153,14 @@ def headline(name: str, families: Sequence[Family]) -> str:
     return f"Which is {which}: {named}?"
 
 
-def _failures(evidence: RunRecords) -> list[PageFailure]:
+def _failures(evidence: RunRecords) -> list[ReportedRun]:
     """Return the runs that tell why there are no numbers: of those that ended alike the first; none where a run
     counts."""
     if any(arm.used for family in evidence.families for arm in family.arms):
         return []
     failed = [row for row in evidence.runs if row.state == State.DONE and row.outcome != Outcome.SUCCEEDED]
-    alike = {(row.ending, row.reason): row for row in reversed(failed)}
-    return [PageFailure(row.run, _ending(row)) for row in [*reversed(alike.values())][:MOST_FAILURES]]
-
-
-def _ending(row: ReportedRun) -> str:
-    """Return how a run ended and why: "failed: KeyError: 'x'"."""
-    why = row.reason or (f"exit code {row.exit_code}" if row.exit_code else "")
-    return ": ".join(filter(None, [str(row.outcome).lower().replace("_", " "), why]))
+    alike = {row.fate: row for row in reversed(failed)}
+    return [*reversed(alike.values())][:MOST_FAILURES]
 
 
 def _time(families: Sequence[Family]) -> list[str]:

@@ -100,10 +100,14 @@ def _label(gap: Gap) -> str:
 
 def _reasons(attempts: Sequence[ReportedRun]) -> list[str]:
     """Return the outcomes of the last attempts, one line each."""
-    outcomes = [f"{run.run} {run.ending}" + (f": {why}" if (why := _reason(run)) else "") for run in attempts]
+    outcomes = [f"{run.run} {_fate(run)}" for run in attempts]
     if (n_more := len(outcomes) - MOST_REASONS) > 0:
         outcomes[MOST_REASONS:] = [f"... and {units.count(n_more)} more (--json lists all)"]
     return outcomes
+
+
+def _fate(last: ReportedRun) -> str:
+    return f"{last.ending}: {_reason(last)}" if last.outcome == "SUCCEEDED" else last.fate
 
 
 def _reason(last: ReportedRun) -> str | None:

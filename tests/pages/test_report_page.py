@@ -101,7 +101,7 @@ def test_a_page_of_runs_that_do_not_count_says_so_and_has_no_good_sign(tmp_path:
     waits, failed = (" ".join(Seen(page_of(store, selectors=[group])).text.split()) for group in ("g1", "g2"))
     assert "no run" in waits and "mpsq why g1" in waits
     assert "believed" not in waits and "Numbers" not in waits
-    assert "run 2.1 failed: exit code 1" in failed[: failed.index("believed")]
+    assert "run 2.1 FAILED(1)" in failed[: failed.index("believed")]
     assert "1 of 1 run" in failed and "failed (1)" in failed
     assert "no caveats" not in failed and "passes no verdict" not in failed
 

@@ -112,7 +112,7 @@ class CaveatMarks:
     def _why(self, row: ReportedRun) -> str:
         """Return why a run is excluded: its outcome, or the taints that make it invalid."""
         if row.outcome != Outcome.SUCCEEDED:
-            return f"{row.ending}{': ' + row.reason if row.reason else ''}"
+            return row.fate
         kinds = ", ".join(f"{taint.kind} ({taint.detail})" for taint in self._invalid(row))
         return kinds or ("reported no results" if row.valid else "no reason stored")
 
