@@ -73,6 +73,7 @@ def build(
     """Return the page of the report `name`; `command` is the command line that asks for it, `static` as in render.page.
 
     `more` are values of another layout than "base.html.j2": a template that extends that one, named by `layout_name`.
+    Where that says `whys` no run has ended yet, the report does not.
     Raises: UsageError as the report itself.
     """
     with of_any_width():
@@ -107,10 +108,7 @@ def build(
         reasons=reasons,
         status=status,
         failures=_failures(evidence),
-        answers=[
-            *(_time(evidence.families) if evidence.compared else []),
-            *trust.below(status, (line for line in result.lines if not isinstance(line, Finding))),
-        ],
+        answers=[] if result.text == "" and more.get("whys") else _answers(result, evidence, status),
         behind=[line for line in result.lines if isinstance(line, Finding)],
         next_steps=result.next_steps,
         most_rows=MOST_ROWS,
@@ -161,6 +159,11 @@ def _failures(evidence: RunRecords) -> list[ReportedRun]:
     failed = [row for row in evidence.runs if row.state == State.DONE and row.outcome != Outcome.SUCCEEDED]
     alike = {row.fate: row for row in reversed(failed)}
     return [*reversed(alike.values())][:MOST_FAILURES]
+
+
+def _answers(result: Result, evidence: RunRecords, status: trust.TrustReason | None) -> list[str]:
+    lines = (line for line in result.lines if not isinstance(line, Finding))
+    return [*(_time(evidence.families) if evidence.compared else []), *trust.below(status, lines)]
 
 
 def _time(families: Sequence[Family]) -> list[str]:

@@ -461,6 +461,7 @@ def test_the_page_of_an_open_submission_says_why_it_waits_or_runs(queue: Layout,
 
     assert 'href="/job/4.1"' in opening(1) and "is running" in text_of(opening(1))
     assert 'href="/job/5.1"' in opening(2) and "mpsq worker" in text_of(opening(2))
+    assert "no run has ended" not in browser.get("/group/2") and "no verdict" not in browser.get("/group/2")
     mpsq.ok("pause")
     assert "the queue is paused" in text_of(opening(2))
     mpsq.ok("pause", "g2")
