@@ -297,8 +297,8 @@ def _aims(runs: Sequence[ReportedRun], context: Context) -> dict[int | None, Aim
 
 def _earlier_levels(runs: Sequence[ReportedRun], context: Context) -> dict[tuple[str, str | None], float]:
     """Return, by question and machine, how far apart the speeds of the runs before the selected ones are, if two."""
-    selected = [run for run in runs if run.kind != "import"] if context.options.selectors else []
-    if not selected:
+    selected = [run for run in runs if run.kind != "import" and run.outcome == Outcome.SUCCEEDED]
+    if not (selected and context.options.selectors):
         return {}
     first: dict[str, list[int]] = {}
     for run in selected:
