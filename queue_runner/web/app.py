@@ -127,12 +127,15 @@ class Pages:
         values = asdict(views.queue_page(observation, None if is_known else self._overview.read(views.PATIENCE_S)))
         names = ["running"] if is_known else ["running", "overview", "queue"]
         self._rendered_waiting = observation.status.waiting  # read anew with everything around it, or not at all
-        return {
-            name: [
-                render.page(f"web/live_{name}.html.j2", static="/static", forms=forms, **values)
-                for forms in ((None, self._access.form_token) if self._access.write else (None,))
-            ]
-            for name in names
+        allowed = (None, self._access.form_token) if self._access.write else (None,)
+
+        def html(name: str, forms: Any = None) -> str:
+            return render.page(f"web/live_{name}.html.j2", static="/static", forms=forms, **values)
+
+        running = observation.status.running
+        progress = {"run": running.run.run if running else "", "html": html("progress")}
+        return {name: [html(name, forms) for forms in allowed] for name in names} | {
+            "progress": [progress] * len(allowed)
         }
 
     # -- changes ------------------------------------------------------------------------------------------------------

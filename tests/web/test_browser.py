@@ -125,9 +125,15 @@ def test_what_happens_arrives_without_a_reload(queue: Queue, browser: Browser, t
         length = len(log.locator("#log").inner_text())
         until(lambda: len(log.locator("#log").inner_text()) > length, "more of the log")
         job = page.context.new_page()
+        requests: list[str] = []
+        job.on("request", lambda request: requests.append(request.url))
         job.goto(f"{server.base}/job/1")
-        first = int(job.locator("progress").get_attribute("value") or 0)
-        until(lambda: int(job.locator("progress").get_attribute("value") or 0) > first, "more iterations")
+        job.get_by_role("link", name="log").focus()
+        job.evaluate("getSelection().selectAllChildren(document.querySelector('#progress dt'))")
+        values: set[str | None] = set()
+        until(lambda: values.add(job.locator("progress").get_attribute("value")) or len(values) > 3, "more iterations")
+        assert job.evaluate("[document.activeElement.textContent, `${getSelection()}`]") == ["log", "phase"]
+        assert requests.count(f"{server.base}/job/1") < 3  # once as its stream began: its progress comes with that
         log.bring_to_front()
         stop.touch()
         log.locator("#log", has_text="the last line").wait_for(timeout=30_000)

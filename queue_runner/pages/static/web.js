@@ -77,7 +77,8 @@
     };
   }
 
-  // A page that is not streamed is asked for again when the queue has changed, at most every few seconds.
+  // A page that is not streamed is asked for again when the queue has changed, at most every few seconds; so is that of
+  // a running run of which no progress is streamed: one of several lanes is.
   const PAUSE_MS = 5000;
   function refresh() {
     let due = false, busy = false;
@@ -104,8 +105,11 @@
   const stale = document.querySelector("[data-refresh]");
   if (stale) {
     const ask = refresh();
-    const running = () => { if (stale.dataset.refresh === "running") ask(); };
-    const end = listen("/live", { running, queue: ask, trouble });
+    const progress = ({ run, html }) => {
+      const place = document.getElementById("progress");
+      if (place?.dataset.run === run) replace("progress")(html); else if (place) ask();
+    };
+    const end = listen("/live", { progress, queue: ask, trouble });
     document.addEventListener("patched", () => { if (!stale.dataset.refresh) end(); });
   }
 
