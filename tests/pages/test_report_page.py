@@ -123,6 +123,16 @@ def test_a_page_of_unrelated_questions_begins_with_that_nothing_was_compared(tmp
     assert 0 < page.index("nothing was compared") < page.index("drifted") and page.count("nothing was compared") == 1
 
 
+def test_the_answers_of_two_comparisons_weigh_the_same(store: Store) -> None:
+    """That of table A was large, and that of table B small."""
+    assert page_of(store).count('<p class="first">') == 1
+    for device, median_s in (("cpu", 0.4), ("mps", 0.1)):
+        for k in range(4):
+            store.run(device, False, median_s * (1 + k / 100), workload="resnet50", config="full")
+    page = page_of(store)
+    assert "A: " in page and "B: " in page and '<p class="first">' not in page
+
+
 def test_secrets_of_command_lines_and_variables_are_hidden(tmp_path: Path) -> None:
     store = evening(Store(tmp_path / "home"), 2, 10)
     page = page_of(store)
