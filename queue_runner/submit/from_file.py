@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, BinaryIO
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from queue_runner import units
 from queue_runner.errors import MpsqError, UsageError, did_you_mean
@@ -73,7 +74,8 @@ def plan_of_commands(commands: Sequence[str], defaults: Fields) -> Plan:
         raise UsageError("--name cannot name several commands", "leave it out: each row is named by its command")
     names = [defaults.get("name") or _row_name(text, number) for number, text in enumerate(commands, start=1)]
     lines = [Line(f'"{name}"', name, {**_job(text), "name": name}) for name, text in zip(names, commands, strict=True)]
-    return plan_of(lines, defaults, measures=True)
+    planned = plan_of(lines, defaults, measures=True)
+    return planned if "name" in defaults else replace(planned, names=frozenset())
 
 
 def _row_name(text: str, number: int) -> str:
@@ -119,6 +121,7 @@ def plan_of(lines: Sequence[Line], defaults: Fields, *, measures: bool = False) 
     first: list[int] = []
     runs = 0
     warnings: dict[str, None] = {}
+    names: set[str] = set()
     after: list[tuple[Dependency, ...]] = []
     waits: list[Mapping[str, Condition]] = []
     for line in lines:
@@ -139,6 +142,7 @@ def plan_of(lines: Sequence[Line], defaults: Fields, *, measures: bool = False) 
         runs += sum(job.repeats for job in planned.jobs)
         jobs += planned.jobs
         warnings |= dict.fromkeys(planned.warnings)
+        names |= planned.names
         after.append(planned.after)
         waits.append(siblings)
         if runs > run_order.MAX_RUNS:
@@ -157,6 +161,7 @@ def plan_of(lines: Sequence[Line], defaults: Fields, *, measures: bool = False) 
         tuple(warnings),
         own_after=_own_after(after, waits, named, [*first, len(jobs)]),
         aim=submit.aim(whole),
+        names=frozenset(names),
     )
     return planned if until is None else submit.in_rounds(planned, until)
 

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from queue_runner import config_file, extensions
+from queue_runner import config_file, extensions, units
 from queue_runner.errors import MpsqError, UsageError
 from queue_runner.host import failpoints, job_environments, locks, wakeup
-from queue_runner.model import Condition, Dependency
+from queue_runner.model import Condition, Dependency, parse_selector
 from queue_runner.paths import Layout, jobs_dir
 from queue_runner.source import git_commands, snapshot
 from queue_runner.spec import DECIDED, FIRST_ROUNDS, Aim, JobSpec, NewJob, Until
@@ -38,9 +38,9 @@ class Plan(Struct, frozen=True, dict=True):
     """The jobs of a request, and what else is stored with them.
 
     Every job waits for all of `after` and for its entry of `own_after`, if that is not empty. Rounds follow `until`;
-    the `aim` holds for all reports. `commits` has, by index, the commits of jobs that run these, not the code in their
-    folders. `check_code` is called with the jobs and their code before, and `check_queue` in the transaction that
-    stores them; both may refuse by a UsageError.
+    the `aim` holds for all reports. `names` are those that the user gave. `commits` has, by index, the commits of jobs
+    that run these, not the code in their folders. `check_code` is called with the jobs and their code before, and
+    `check_queue` in the transaction that stores them; both may refuse by a UsageError.
     """
 
     title: str
@@ -51,6 +51,7 @@ class Plan(Struct, frozen=True, dict=True):
     own_after: tuple[tuple[Dependency | Sibling, ...], ...] = ()
     until: Until | None = None
     aim: Aim = field(default_factory=Aim)
+    names: frozenset[str] = frozenset()
     commits: Mapping[int, str] = field(default_factory=dict)
     check_code: Callable[[Layout, Sequence[JobSpec]], None] | None = None
     check_queue: Callable[[Connection], None] | None = None
@@ -99,6 +100,7 @@ def plan(request: Request, shared: expand.Shared | None = None, *, alone: bool =
         tuple(notes.notes(request, specs, shared)),
         after,
         aim=aim(request),
+        names=frozenset(filter(None, [request.name])),
     )
     return planned if until is None else in_rounds(planned, until)
 
@@ -197,7 +199,27 @@ def store(layout: Layout, planned: Plan, due: DueTime | None = None) -> Submitte
             failpoints.reach("submit.before_commit")
     failpoints.reach("submit.committed")
     wakeup.ring(layout.fifo)
-    return stored
+    shared = [] if due is not None else _shared_names(layout, planned.names, stored.group)
+    return replace(stored, notes=(*stored.notes, *shared))
+
+
+def _shared_names(layout: Layout, names: Iterable[str], group: int) -> list[str]:
+    """Return a note on each of the names that older jobs have, too."""
+    from queue_runner.store import read
+
+    older = "SELECT id FROM jobs WHERE name = ? AND group_id < ? AND deleted_at IS NULL ORDER BY id"
+    notes = []
+    for name in (name for name in sorted(names) if parse_selector(name).name):
+        with read.reading(layout.db) as connection:
+            ids = [str(job) for (job,) in read.tuples(connection, older, [name, group])]
+        if ids:
+            which = f"job{'s' * (len(ids) > 1)} {units.listed(ids, MOST_NAMED)}"
+            notes.append(f'"{name}" also selects {which}, of the same name; g{group} selects only the new submission')
+    return notes
+
+
+MOST_NAMED = 5
+"""Jobs that a note names; the rest is counted."""
 
 
 def _insert(

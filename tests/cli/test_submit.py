@@ -294,3 +294,15 @@ def test_a_name_selects_the_jobs_that_bear_it(queue: Layout, mpsq: Cli) -> None:
     assert mpsq.ok("report", "ok").code == 0 and 'mean "devices"' in mpsq("report", "devces").err
     mpsq.ok("delete", "failed")
     assert mpsq("show", "failed").code == 2
+
+
+def test_a_name_that_other_jobs_have_gets_a_note(layout: Layout, mpsq: Cli, tmp_path: Path) -> None:
+    (tmp_path / "jobs.jsonl").write_text('{"name": "base", "command": ["true"]}\n')
+    assert "also selects" not in mpsq.ok("submit", "--name", "base", "--device", "cpu,mps", "toy").err
+    err = mpsq.ok("submit", "--name", "base", "toy").err
+    assert all(x in err for x in ("base", "jobs 1, 2", "g2")), err
+    assert "jobs 1, 2, 3" in mpsq.ok("submit", "--from", "jobs.jsonl").err
+    mpsq.ok("submit", "toy")
+    mpsq.ok("submit", "--", "true")
+    for words in (["toy"], ["--", "true"], ["--name", "other", "toy"], ["--name", "1", "toy"]):
+        assert "also selects" not in mpsq.ok("submit", *words).err
