@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from queue_runner.analysis.finding import Caveat, NextStep
 from queue_runner.analysis.peaks import Peak
 from queue_runner.errors import UsageError
 from queue_runner.reports._common import footnotes, printing
+from queue_runner.reports._common.document import Result
 from tests.reports.report_fixture import Store
 
 pytestmark = pytest.mark.fast
@@ -187,6 +189,30 @@ def test_the_reason_why_a_metric_has_no_verdict_is_shown_whole(store: Store, col
     assert len(lines) <= printing.MOST_LINES and max(map(len, lines)) <= columns, "\n".join(lines)
     text = " ".join(" ".join(lines).split())
     assert all(x in text for x in ("verdict on bleu", "never varies", "use MPSQ_SEED"))
+
+
+@pytest.mark.parametrize("n_caveats", [1, 3])
+def test_a_caveat_and_a_command_that_fill_a_line_continue_on_the_next(columns: int, n_caveats: int) -> None:
+    """They were cut, with an ellipsis, or the command was left out."""
+    reason = "no verdict on accuracy: it never varies, " + "as all runs have one seed, " * 3 + "so use MPSQ_SEED"
+    command = "mpsq rerun " + " ".join(map(str, range(1000, 1020)))
+    notes = [Caveat(reason, ": 1.1"), *(Caveat(f"caveat {n}") for n in range(1, n_caveats)), NextStep("again", command)]
+    lines = printing.as_text("devices", Result([], [], [], notes=notes), "table").splitlines()
+    text = " ".join(" ".join(lines).split())
+    assert max(map(len, lines)) <= columns and f"caveats: {reason}" in text and f"next: {command}" in text
+    assert ("and 2 more" in text) == (n_caveats == 3)
+
+
+def test_the_name_of_a_metric_is_not_cut(store: Store, columns: int) -> None:
+    name = "accuracy_of_the_validation_set_after_training"
+    for k in range(4):
+        for n in range(2):
+            run = store.run(params={"n_layer": n}, median_s=0.1 * (1 + n) * (1 + k * n / 1000))
+            store._insert("metrics", run_id=run, offset=1, name=name, value=20.0 + n + k / 10, unit="")
+    lines = printing.as_text("devices", store.report(), "table", explain=True).splitlines()
+    assert max(map(len, lines)) <= columns and "n_layer=0" in "\n".join(lines)
+    table = [line for line in lines if "accuracy_of_the_" in line and "difference" in line]
+    assert len(table) == 1 and "…" not in "".join(lines)
 
 
 def test_a_hint_that_was_followed_is_not_shown(store: Store) -> None:

@@ -32,8 +32,6 @@ def spread(x: float | None, x_spread: float | None, over: str | None, scale: flo
 
 MOST_NAME = 60
 """Columns of a name beyond which a title leaves out its middle; the row has as much as fits."""
-MOST_METRIC = 24
-"""The same for the name of a metric."""
 MOST_METRICS = 2
 """Metrics that have a table in the short report."""
 LABEL = Column("label", "", flexible=True)
@@ -164,7 +162,7 @@ def _metric(name: str, rows: Sequence[ArmRow], family: Family, marks: Sequence[C
 
     columns = (
         LABEL,
-        Column(f"{name}_value", elide(name, MOST_METRIC), right=True, value=value),
+        Column(f"{name}_value", name, right=True, flexible=True, value=value),
         *marks,
         Column(f"{name}_difference", "difference (95 % CI)", value=difference),
         Column(

@@ -92,14 +92,15 @@ def _letters(section: Section) -> set[str]:
 
 def _on_one_line(title: str, parts: Sequence[str], endings: Sequence[str], room: int) -> str:
     """Join as many parts as fit. The first of the endings that fits stands after them, without endings the number of
-    parts left out. "" without any."""
-    for n in range(len(parts), -1, -1):
-        more = endings or [f"and {len(parts) - n} more" if n < len(parts) else ""]
-        for ending in more if n or endings else []:
+    parts left out. If not even one fits, it stands whole, for several lines. "" without any."""
+    if not parts and not endings:
+        return ""
+    for n in range(len(parts), min(len(parts), 1) - 1, -1):
+        for ending in endings or [f"and {len(parts) - n} more" if n < len(parts) else ""]:
             text = plain(f"{title}: {'; '.join(filter(None, [*parts[:n], ending]))}")
             if width(text) <= room:
                 return text
-    return tables.shorten(f"{title}: {'; '.join(endings[-1:] or parts)}", room) if parts or endings else ""
+    return text
 
 
 def _of_one_question(sections: Sequence[Section], n_lines: int, colour: bool) -> tuple[list[Section], list[str]]:
