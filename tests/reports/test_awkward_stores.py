@@ -112,7 +112,7 @@ def test_few_iterations_are_told_and_none_are_too(store: Store) -> None:
     assert "resnet50 tiny cpu" in said(store, "devices", explain=True)
     assert "--set max_iters=N" in said(store, "devices", explain=True)
     windowed = said(store, "devices", explain=True, iters="1000:2000")
-    assert "(0)" in windowed and "max_iters" not in windowed and "--iters selects them" in windowed
+    assert "(0)" in windowed and "max_iters" not in windowed and "wider --iters" in windowed
     windowed = said(store, "iterations", where=["device=cpu,cuda"], iters="7:9")
     assert "no iterations 7 to 9" in windowed and "in 5 runs" in windowed
 

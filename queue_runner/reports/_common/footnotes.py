@@ -162,13 +162,13 @@ def few(rows: Sequence[ArmRow], families: Sequence[Family]) -> Iterable[str]:
     several = several and not any(row.workload in row.label for row in rows)  # else the label says it
     runs = [run for family in families for run in family.shown]
     settable = _MAX_ITERS if all(run.kind == "workload" for run in runs) else ""
-    remedy = "; --iters selects them" if any(run.window for run in runs) else settable
+    is_windowed = any(run.window for run in runs)
     sizes = (
         (" ".join(filter(None, [*([row.workload, row.config] if several else []), row.label])), row.n_measure)
         for row in rows
-        if row.n_iters and row.n_valid and row.time_of != WALL
+        if row.n_iters and row.n_valid and row.time_of != WALL and not (is_windowed and row.time_of == PHASE)
     )
-    yield from few_iterations(sizes, remedy)
+    yield from few_iterations(sizes, "; a wider --iters has more" if is_windowed else settable)
 
 
 _MAX_ITERS = "; --set max_iters=N sets the number"
@@ -193,8 +193,10 @@ def spreads(subject: str, over: Iterable[str | None]) -> Iterable[str]:
 
 
 def _window(families: Sequence[Family]) -> Iterable[str]:
-    windows = {row.window for family in families for row in family.shown if row.time_of is None}
-    for first, last in filter(None, windows):
+    windowed = [row for family in families for row in family.shown if row.window]
+    if any(row.time_of for row in windowed):
+        yield Caveat("--iters applies to the times of iterations, not to these wall times")
+    for first, last in filter(None, {row.window for row in windowed if row.time_of is None}):
         yield Caveat(f"ms/iter: of iterations {units.count(first)} to {units.count(last)} (--iters)")
 
 
