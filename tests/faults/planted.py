@@ -116,8 +116,8 @@ BUGS: dict[str, Bug] = {
                 ),
                 Replacement(
                     "queue_runner.submit.plan",
-                    "    wakeup.ring(layout.fifo)\n    return stored\n",
-                    "    return stored\n",
+                    "    wakeup.ring(layout.fifo)\n    shared = ",
+                    "    shared = ",
                 ),
             ),
         ),
