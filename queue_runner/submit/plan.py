@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import cache, cached_property, partial
+from itertools import groupby, islice
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -204,22 +208,28 @@ def store(layout: Layout, planned: Plan, due: DueTime | None = None) -> Submitte
 
 
 def _shared_names(layout: Layout, names: Iterable[str], group: int) -> list[str]:
-    """Return a note on each of the names that older jobs have, too."""
+    """Return a note on each of the names that older jobs have, too. The submission is stored: it does not fail where
+    these cannot be read."""
     from queue_runner.store import read
 
-    older = "SELECT id FROM jobs WHERE name = ? AND group_id < ? AND deleted_at IS NULL ORDER BY id"
+    if not (names := [name for name in names if parse_selector(name).name]):
+        return []
+    older = """
+    SELECT name, id FROM jobs WHERE name IN (SELECT value FROM json_each(?)) AND group_id < ? AND deleted_at IS NULL
+    ORDER BY name, id
+    """
     notes = []
-    for name in (name for name in sorted(names) if parse_selector(name).name):
-        with read.reading(layout.db) as connection:
-            ids = [str(job) for (job,) in read.tuples(connection, older, [name, group])]
-        if ids:
+    with suppress(MpsqError), read.reading(layout.db) as connection:
+        rows = read.tuples(connection, older, [json.dumps(names), group])
+        for name, same in islice(groupby(rows, key=itemgetter(0)), MOST_NAMED):
+            ids = [str(id) for _, id in same]
             which = f"job{'s' * (len(ids) > 1)} {units.listed(ids, MOST_NAMED)}"
             notes.append(f'"{name}" also selects {which}, of the same name; g{group} selects only the new submission')
     return notes
 
 
 MOST_NAMED = 5
-"""Jobs that a note names; the rest is counted."""
+"""Jobs that a note names, of which the rest is counted, and names with a note."""
 
 
 def _insert(
