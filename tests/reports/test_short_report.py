@@ -191,6 +191,15 @@ def test_the_reason_why_a_metric_has_no_verdict_is_shown_whole(store: Store, col
     assert all(x in text for x in ("verdict on bleu", "never varies", "use MPSQ_SEED"))
 
 
+def test_a_value_of_three_hundred_letters_is_not_wider_than_the_terminal(store: Store, columns: int) -> None:
+    for k in range(4):
+        for end in "ab":
+            store.run(params={"text": "x" * 300 + end}, median_s=0.1 * (1 + (end == "b")) * (1 + k / 1000))
+    lines = printing.as_text("devices", store.report(), "table", explain=True).splitlines()
+    text = "\n".join(lines)
+    assert max(map(len, lines)) <= columns and all(f"xx{end}" in text for end in "ab")
+
+
 @pytest.mark.parametrize("n_caveats", [1, 3])
 def test_a_caveat_and_a_command_that_fill_a_line_continue_on_the_next(columns: int, n_caveats: int) -> None:
     """They were cut, with an ellipsis, or the command was left out."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import sys
-import textwrap
 from collections.abc import Sequence
 
 from msgspec.structs import replace
@@ -13,12 +12,14 @@ from queue_runner import tables, units
 from queue_runner.analysis.finding import Caveat, Finding
 from queue_runner.reports import DEFAULT
 from queue_runner.reports._common.document import Result, Section
-from queue_runner.text import plain, width
+from queue_runner.text import plain, width, wrap
 
 WIDTH = 80
 """Maximum width of a sentence."""
 MOST_LINES = 15
 """Maximum number of lines of the short report on one question, as long as its table has two rows."""
+MOST_LINES_OF_A_WORD = 2
+"""Lines of a word, such as a value, beyond which its middle is left out."""
 BELOW_EACH = 5
 """Number of these that stand below each of several tables, together at the end."""
 
@@ -171,7 +172,10 @@ def _sentence(line: str, format: str) -> str:
     if format == "md":
         return f"- {line}"
     room = min(WIDTH, tables.room())
-    return textwrap.fill(plain(line), room, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+    text = plain(line)
+    if not text.startswith("next: "):  # a command is copied
+        text = re.sub(rf"\S{{{MOST_LINES_OF_A_WORD * room},}}", lambda word: tables.elide(word[0], room - 2), text)
+    return "\n".join(wrap(text, room))
 
 
 def as_json(name: str, result: Result) -> str:
