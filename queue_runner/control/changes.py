@@ -149,8 +149,6 @@ def _columns(change: Edit, now: float) -> dict[str, str | int | float | None]:
         columns["note"] = policy.check_note(change.note)
     if change.name is not None:
         columns["name"] = policy.check_name(change.name)
-        if not change.name.strip():
-            raise UsageError("the name is blank", "for example --name baseline")
     if change.retries is not None:
         columns["retries"] = policy.check_retries(change.retries)
     return columns

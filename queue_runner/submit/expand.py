@@ -131,7 +131,8 @@ def _refuse_tokens(request: Request) -> None:
 def _refuse_limits(request: Request) -> None:
     if request.timeout_s is not None:
         policy.check_timeout(request.timeout_s)
-    policy.check_name(request.name or "")
+    if request.name is not None:
+        policy.check_name(request.name)
 
 
 def _refuse_parser(request: Request) -> None:

@@ -71,6 +71,8 @@ def no_token(option: str, text: str) -> None:
 def check_name(name: str) -> str:
     """Return the name unchanged. Raises: UsageError for one that lists could not show, or that holds a secret."""
     no_token("--name", name)
+    if not name.strip():
+        raise UsageError("the name is blank", "for example --name baseline")
     if len(name) > MOST_NAME:
         raise UsageError(
             f"a name of {len(name):,} characters is too long",
