@@ -94,6 +94,7 @@ RENAMED_OPTIONS = {
         f"{command} --rounds": "--repeats N runs each job once in each of N rounds"
         for command in ("submit", "run", "bench", "schedule add")
     },
+    "compare --by": "mpsq compare shows each metric; mpsq report ID ID --by METRIC compares by it",
     "--both": "mpsq logs shows both streams without an option",
     "--failed": "mpsq retry needs no option for it, and mpsq list has --state failed",
     "--group": "name it without an option, g4 or @last",
@@ -301,7 +302,7 @@ def _run(arguments: list[str]) -> int:
     except MpsqError as error:
         return _complain(error.message, error.hint, _error_code(arguments) or error.exit_code)
     except typer.TyperException as error:
-        return _misused(error)
+        return _misused(error, arguments)
     except (KeyboardInterrupt, typer.Abort):
         return EXIT_INTERRUPTED
     except SystemExit as error:
@@ -334,20 +335,24 @@ def _complain(message: str, hint: str, code: int) -> int:
 
 
 _NO_COMMAND = re.compile(r"No such command '([^']*)'\.")
+_EXTRA = re.compile(r"Got unexpected extra argument\S* \((.*)\)")
 _NO_NUMBER = re.compile(r"'(.*)' is not a valid (int|int range|float|float range)\.?")
 
 
-def _misused(error: typer.TyperException) -> int:
+def _misused(error: typer.TyperException, arguments: Sequence[str]) -> int:
     """Print what typer reports about a command line, in the style of our messages."""
     if type(error).__name__ == "NoArgsIsHelpError":
         print(error.format_message())
         return 0
     context = getattr(error, "ctx", None)
-    path = context.command_path if context is not None else "mpsq"
+    command = ALIASES.get(arguments[0], arguments[0])  # typer names none where an option lacks its value
+    path = context.command_path if context is not None else f"mpsq {command}" if _is_command(command) else "mpsq"
     suggestions = getattr(error, "possibilities", None) or ()  # typer's: also names that share three letters
     if unknown := _NO_COMMAND.match(error.format_message()):
         refused = _unknown(unknown[1], context.command.list_commands(context) if context is not None else (), path)
         return _complain(refused.message, refused.hint, refused.exit_code)
+    if extra := _EXTRA.fullmatch(error.format_message()):
+        return _complain(f'{path} does not take "{extra[1]}"', f"see {path} --help", error.exit_code)
     option = getattr(error, "option_name", None) or ""
     near = _nearest(option, suggestions)
     hint = f"did you mean {' or '.join(near)}? " if near else ""

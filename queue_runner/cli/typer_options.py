@@ -56,6 +56,15 @@ class WithCommand(TyperCommand):
             raise
         return rest
 
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except UsageError as error:  # whose examples are those of mpsq submit
+            for example in ("mpsq submit -- ", "mpsq submit nanogpt"):
+                path = ctx.command_path if self.behind else "mpsq run"
+                error.hint = error.hint.replace(example, f"{path}{example.removeprefix('mpsq submit')}")
+            raise
+
     def apart(self, args: Sequence[str]) -> tuple[list[str], list[str]]:
         """Return the words of this command, and those of a command of the job, whose -- is missing.
 
@@ -206,7 +215,7 @@ def _fields(ctx: typer.Context, values: dict[str, Any]) -> dict[str, Any]:
     if len(words) > 1 and not commands:
         raise UsageError(
             f'{ctx.info_name} takes {ctx.command.takes}, not "{" ".join(words)}"',  # type: ignore[attr-defined]
-            ctx.command.where_it_goes(ctx, ctx.meta["options"]),  # type: ignore[attr-defined]
+            _instead_of_words(ctx, words),
         )
     given = {
         name: value
@@ -219,12 +228,26 @@ def _fields(ctx: typer.Context, values: dict[str, Any]) -> dict[str, Any]:
             raise UsageError(f"{option.flag} is given twice", f"write one list: {option.flag} A,B")
     if words and not commands:
         given["workload"] = words[0]
-        ctx.meta["word"] = words[0]
     if command := ctx.meta.get("command"):
         given["command"] = command
     line = title(ctx)  # which refuses a line that is not text
     fields = {**given_options.read(given, whole=True), "title": line}
     return fields | {"commands": commands} if commands else fields
+
+
+def _instead_of_words(ctx: Any, words: Sequence[str]) -> str:
+    """Return a hint for several words in the place of a workload: they may be a command, or several of one word each,
+    or workloads."""
+    if ctx.command.takes == "one workload" and not _is_program([words[0]]) and _WORKLOAD.fullmatch(words[0]):
+        return f"run {ctx.command_path} once for each workload"
+    hint: str = ctx.command.where_it_goes(ctx, ctx.meta["options"])
+    programs = [*filter(None, map(shutil.which, words))]
+    if ctx.info_name == "run" and len(programs) == len(words) and not _RUNS_OTHERS.fullmatch(words[0]):
+        hint += f"; to compare these programs, give their paths: mpsq run {shlex.join(programs)}"
+    return hint
+
+
+_WORKLOAD = re.compile(r"\w+")
 
 
 def _are_commands(words: list[str], cwd: str | None) -> bool:

@@ -118,7 +118,7 @@ def resolve(connection: sqlite3.Connection, name: str, option: str) -> tuple[str
         return None, setting
     names = sorted({*COLUMNS, *known, *_ALIASES, *(["tag"] if option == "--where" else [])})
     hint = did_you_mean(name, names, f"use one of {', '.join(names)}")
-    raise UsageError(f'{option}: no column or setting "{name}"', hint)
+    raise UsageError(f'no column or setting "{name}"', hint)
 
 
 def spelled(name: str, known: Sequence[str]) -> str:

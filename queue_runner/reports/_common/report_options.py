@@ -6,6 +6,8 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 
+from msgspec.structs import replace
+
 from queue_runner import units
 from queue_runner.errors import UsageError
 from queue_runner.model import parse_selectors
@@ -73,7 +75,9 @@ def read_side(text: str) -> Options:
     """Parse one side of mpsq compare: `12`, `12.3`, `g4`, `@last`, `python a.py --lr=1` or `lr=1e-3,device=mps`.
 
     Raises: UsageError."""
-    return read_options(where=[text]) if _KEY.match(text) else read_options(selectors=[text])
+    if _KEY.match(text):
+        return replace(read_options(), where=assignments(text, "mpsq compare"))
+    return read_options(selectors=[text])
 
 
 def assignments(text: str, option: str) -> dict[str, tuple[str, ...]]:
