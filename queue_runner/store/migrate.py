@@ -9,7 +9,7 @@ import logging
 import os
 import sqlite3
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-def ensure(layout: Layout, *, holds_worker_lock: bool = False) -> None:
+def ensure(layout: Layout) -> None:
     """Ensure that the database has this code's schema; fast when it has.
 
     Raises: SchemaError when the file is newer, or older while a worker or a run is active; MpsqError as `upgrade`.
     """
     if schema_revision(layout.db) != HEAD:
-        upgrade(layout, holds_worker_lock=holds_worker_lock)
+        upgrade(layout)
 
 
 @contextmanager
@@ -65,8 +65,7 @@ def upgrade(layout: Layout, *, holds_worker_lock: bool = False) -> str | None:
 
     Raises: SchemaError (newer file, worker running, run active), DamageError (the old one was lost), MpsqError (disk).
     """
-    lock = lock_alone(layout.db)
-    try:
+    with lock_alone(layout.db):
         revision = schema_revision(layout.db)
         if revision == HEAD:
             return None
@@ -76,24 +75,19 @@ def upgrade(layout: Layout, *, holds_worker_lock: bool = False) -> str | None:
             create(layout.db)
             return None
         _refuse_newer(revision)
-        worker = None if holds_worker_lock else locks.try_worker(layout.home)
-        if worker is None and not holds_worker_lock:
+        worker = nullcontext() if holds_worker_lock else locks.try_worker(layout.home)
+        if worker is None:
             raise SchemaError(
                 f"the database is at schema {revision}, this mpsq needs {HEAD}, and an older worker is running",
                 "restart the worker: mpsq service install, or stop mpsq worker and start it again",
             )
-        try:
+        with worker:
             _refuse_active(layout)
             saved = backup.make(layout, label=f"before-{HEAD}")
             create(layout.db)
             _vacuum(layout.db)
             _name_old_backups(layout)
             return str(saved)
-        finally:
-            if worker is not None:
-                worker.close()
-    finally:
-        lock.close()
 
 
 def _vacuum(db: Path) -> None:
