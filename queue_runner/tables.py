@@ -90,7 +90,7 @@ def table(rows: Sequence[Any], columns: Sequence[Column], format: str = "table",
     def lay_out() -> str:
         text: str = tabulate(
             [[_padded(cell) for cell in line] for line in cells],
-            headers=titles,
+            headers=[_padded(title) for title in titles],
             tablefmt=_OURS.get(format, format),
             colalign=["right" if column.right else "left" for column in columns] if cells else None,
             disable_numparse=True,

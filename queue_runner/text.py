@@ -57,6 +57,14 @@ def wrap(text: str, columns: int) -> list[str]:
     """Wrap one line to `columns`, indenting continuation lines; a longer word stays whole."""
     if width(text) <= columns:
         return [text]
+    if not text.isascii():  # a letter may take two columns
+        lines: list[str] = []
+        for word in text.split():
+            if lines and width(f"{lines[-1]} {word}") <= columns:
+                lines[-1] += f" {word}"
+            else:
+                lines.append(f"  {word}" if lines else word)
+        return lines
     import textwrap  # deferred: takes milliseconds, and few commands need it
 
     return textwrap.wrap(text, columns, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)

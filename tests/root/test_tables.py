@@ -118,3 +118,8 @@ def test_a_word_that_is_too_long_breaks_at_a_mark_and_is_indented() -> None:
     assert [line[:20].rstrip() for line in text.splitlines()[2:]] == [
         *("toy", "  optimizer=adamw_", "  with_a_long_name"),
     ]  # fmt: skip
+
+
+def test_a_heading_of_wide_letters_is_lined_up() -> None:
+    rule, row = tables.table([{"a": "1", "b": "x"}], [Column("a", "数据数据"), Column("b", "b")]).splitlines()[1:]
+    assert rule.index(" ") == 8 and row.index("x") == 10

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queue_runner.text import for_stream, last_line, plain, width, wrap_command
+from queue_runner.text import for_stream, last_line, plain, width, wrap, wrap_command
 
 
 @pytest.mark.parametrize(
@@ -63,3 +63,10 @@ def test_a_message_is_wrapped_on_a_terminal_and_whole_in_a_pipe(monkeypatch: pyt
     monkeypatch.setattr(stream, "isatty", lambda: True)
     lines = for_stream(text, stream).split("\n")
     assert max(map(width, lines)) <= 60 and lines[-1] == "    next" and lines[1].startswith("  ")
+
+
+@pytest.mark.parametrize("word", ["word", "größe", "数据", "🚀"])
+def test_lines_are_as_wide_as_their_letters(word: str) -> None:
+    lines = wrap(" ".join([word] * 40), 30)
+    assert max(map(width, lines)) <= 30 and " ".join(lines).split() == [word] * 40
+    assert all(width(line) > 20 for line in lines[:-1])
