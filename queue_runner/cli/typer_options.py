@@ -238,7 +238,7 @@ def _fields(ctx: typer.Context, values: dict[str, Any]) -> dict[str, Any]:
 def _instead_of_words(ctx: Any, words: Sequence[str]) -> str:
     """Return a hint for several words in the place of a workload: they may be a command, or several of one word each,
     or workloads."""
-    if ctx.command.takes == "one workload" and not _is_program([words[0]]) and _WORKLOAD.fullmatch(words[0]):
+    if ctx.command.takes == "one workload" and shutil.which(words[0]) is None and _WORKLOAD.fullmatch(words[0]):
         return f"run {ctx.command_path} once for each workload"
     hint: str = ctx.command.where_it_goes(ctx, ctx.meta["options"])
     programs = [*filter(None, map(shutil.which, words))]
