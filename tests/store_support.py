@@ -33,6 +33,6 @@ def statements_of(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
         return run
 
-    for name in ("rows", "each", "records", "change", "change_all", "execute"):
+    for name in ("rows", "each", "change", "change_all", "execute"):
         monkeypatch.setattr(Connection, name, noting(getattr(Connection, name)))
     return statements

@@ -33,7 +33,7 @@ class Bug:
 
 
 FIRST = {
-    **{"block-order": 16, "lock-order": 50, "lost-wake-up": 13, "no-sweep": 218, "rerun": 95, "restore-link": 157},
+    **{"block-order": 16, "lock-order": 41, "lost-wake-up": 13, "no-sweep": 218, "rerun": 95, "restore-link": 157},
     **{"rmtree": 366, "second-ingest": 166},
 }
 """Seeds with which `make test` begins its search; `make faults` begins with the first one."""
