@@ -163,7 +163,7 @@ def notes_of(connection: Connection, run_id: int, kind: str) -> list[str]:
 
 def was_copied(connection: Connection, run_id: int) -> bool:
     """Return whether another run of this submission with the same code has a note that it was copied."""
-    return bool(connection.value(_WAS_COPIED, [run_id, IN_COPY, OWN_NOTE]))
+    return bool(connection.value(_WAS_COPIED, {"run_id": run_id, "kind": IN_COPY, "offset": OWN_NOTE}))
 
 
 _WAS_COPIED = """
@@ -171,8 +171,8 @@ SELECT EXISTS (
     SELECT 1 FROM runs AS r JOIN jobs AS j ON j.id = r.job_id
     JOIN jobs AS other ON other.group_id = j.group_id AND other.snapshot_hash IS j.snapshot_hash
     JOIN runs AS s ON s.job_id = other.id AND s.id <> r.id
-    JOIN notes AS n ON n.run_id = s.id AND n.kind = ?2 AND n.offset >= ?3
-    WHERE r.id = ?1 AND j.kind = 'command'
+    JOIN notes AS n ON n.run_id = s.id AND n.kind = :kind AND n.offset >= :offset
+    WHERE r.id = :run_id AND j.kind = 'command'
 )
 """
 
@@ -186,8 +186,8 @@ def forget_start(connection: Connection, run_id: int) -> None:
 def mark_started(connection: Connection, run_id: int, at: float) -> None:
     """Record when the warden wrote the fence, or later when the run was prepared; the state is RUNNING since the
     claim."""
-    sql = "UPDATE runs SET started_at = ?1 WHERE id = ?2 AND (started_at IS NULL OR started_at < ?1)"
-    connection.change(sql, [at, run_id])
+    sql = "UPDATE runs SET started_at = :at WHERE id = :run_id AND (started_at IS NULL OR started_at < :at)"
+    connection.change(sql, {"at": at, "run_id": run_id})
 
 
 def save_exit(connection: Connection, run_id: int, exit_: RunEnd) -> None:
