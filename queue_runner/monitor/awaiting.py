@@ -60,9 +60,9 @@ class Awaited(Struct, frozen=True):
 
     @property
     def beyond_budget(self) -> list[RunView]:
-        """The rounds beyond the --budget of a submission of which a run succeeded: they did not fail."""
-        measured = {run.group_id for run in self.runs if run.succeeded}
-        return [run for run in self.counted if run.is_beyond_budget and run.group_id in measured]
+        """The rounds beyond the --budget of jobs of which another run succeeded: they did not fail."""
+        measured = {run.job_id for run in self.runs if run.succeeded}
+        return [run for run in self.counted if run.is_beyond_budget and run.job_id in measured]
 
     @property
     def unneeded(self) -> list[RunView]:

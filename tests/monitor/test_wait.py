@@ -100,15 +100,24 @@ def test_what_was_skipped_did_not_succeed(engine: Engine, mpsq: Cli) -> None:
     assert ran.code == 3 and "1.1: SKIPPED(dependency): job 7" in ran.out
 
 
-def test_rounds_beyond_the_budget_are_not_counted_as_successes(engine: Engine, mpsq: Cli) -> None:
-    """`wait` printed 2 of 2 runs succeeded."""
-    queue(engine, Terms(), Terms())
+@pytest.mark.parametrize("is_measured", [True, False])
+def test_a_budget_that_ends_rounds_is_a_failure_only_for_a_row_without_any(
+    engine: Engine, mpsq: Cli, is_measured: bool
+) -> None:
+    """`wait` printed 2 of 2 runs succeeded; `mpsq run` ended with 0 although one row had never run."""
+    with writing(engine) as connection:
+        order = [(0, 1), (0, 2)] if is_measured else [(0, 1), (1, 1)]
+        new = [NewJob(SPEC, repeats=2)] if is_measured else [NewJob(SPEC), NewJob(SPEC)]
+        jobs.submit(connection, "t", 0, new, order)
     end_next(engine, OK)
     with writing(engine) as connection:
         over = Ending(Outcome.SKIPPED, reason="budget: it did not start within the --budget")
         jobs.move(connection, 2, Verb.SKIP, actor="worker", ending=over, ended_at=time.time())
-    waited = mpsq.ok("wait", "g1").out
-    assert "1 of 1 runs" in waited and "1 did not start" in waited and "--budget" in waited
+    waited = mpsq("wait", "g1")
+    if is_measured:
+        assert waited.code == 0 and "1 of 1 runs" in waited.out and "1 did not start" in waited.out
+    else:
+        assert waited.code == 3 and "1 of 2 runs did not succeed" in waited.err
 
 
 def test_a_job_for_a_failure_that_did_not_happen_has_not_failed(engine: Engine, mpsq: Cli) -> None:
