@@ -4,9 +4,10 @@ Whose lanes have a processor in common exclude each other by it, however either 
 
 A run of a lane holds the machine's lock shared, and so do its warden and trainer, which inherit it; a run that needs
 the machine alone holds the same lock exclusively, as the workers of every version do. flock grants any shared lock
-beside another: who waits to be alone therefore holds the .turn beside it, and no run starts on a lane meanwhile. A run
-of several lanes waits likewise, with the .turn beside each of their locks: queues that always keep one of them busy
-would keep it waiting forever. A worker that dies loses its turn, and the next one takes it again.
+beside another, and a free one to a queue that has just released it: who waits to be alone therefore holds the .turn
+beside it, and no other run starts meanwhile. A run of several lanes waits likewise, with the .turn beside each of their
+locks: queues that always keep one of them busy would keep it waiting forever. A worker that dies loses its turn, and
+the next one takes it again.
 
 Where a scheduler gave a queue a part of the machine, "machine" means that part: its runs take the locks of its GPUs and
 processors, as those of lanes do, and other queues run beside them.
@@ -148,11 +149,9 @@ class LaneLocks:
 
     def goes_first(self) -> str:
         """Return what another process waits for, before which no run may start here, in words; "" if none does."""
-        if self._whole:
-            return ""
         if locks.is_held(locks.turn_of(locks.lane_lock_path(DEFAULT_LANE))):
             return "the machine alone"
-        turns = map(locks.turn_of, paths(self._lane, self._cores))
+        turns = [] if self._whole else map(locks.turn_of, paths(self._lane, self._cores))
         return "this lane with others" if any(map(locks.is_held, turns)) else ""
 
     def leave(self) -> None:

@@ -125,6 +125,22 @@ def test_who_waits_to_be_alone_keeps_newcomers_out_until_it_dies() -> None:
     alone.close()
 
 
+def test_two_queues_that_need_the_machine_alone_take_turns() -> None:
+    """A queue that had the next run ready kept the other one out until its own last run."""
+    first, second = LaneLocks(MACHINE), LaneLocks(MACHINE)
+    running = first.take()
+    assert running and not first.goes_first() and second.take() is None
+    running.close()
+    between = first.take()
+    assert between and first.goes_first()
+    between.close()
+    alone = second.take()
+    assert alone and not second.goes_first()
+    assert first.take() is None and LaneLocks(MACHINE).goes_first(), "the turn is the first one's again"
+    first.leave()
+    alone.close()
+
+
 def test_who_waits_for_several_lanes_keeps_newcomers_out_of_them() -> None:
     running = LaneLocks(A).take()
     waits, later = LaneLocks(f"{A},{B}"), LaneLocks(f"{B},{C}")

@@ -9,6 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from queue_runner.host import locks
 from queue_runner.host.warden_records import NotedProcess
 from tests.process_support import SETSID, variables_of
 from tests.queue_support import Queue, until, warden_pid
@@ -253,15 +254,20 @@ def test_two_queues_on_one_machine_take_turns(queue: Queue, tmp_path: Path, monk
     monkeypatch.setenv("MPSQ_HOME", str(tmp_path / "other" / "home"))
     other = Queue(ensure_home(tmp_path / "other" / "home"), tmp_path / "other")
     other.journal = queue.journal
-    script = 'echo "start" >> $J; sleep 0.2; echo "end" >> $J'
+    script = f'echo "start {{}}" >> $J; while [ ! -e {tmp_path}/go ]; do sleep 0.02; done; echo "end {{}}" >> $J'
     try:
-        other.submit(script, repeats=3)
+        other.submit(script.format("theirs", "theirs"), repeats=3)
         other.worker()
+        until(lambda: other.rows()[0]["started_at"], "the start of their first run")
         monkeypatch.setenv("MPSQ_HOME", str(queue.layout.home))
-        queue.submit(script, repeats=3)
+        queue.submit(script.format("ours", "ours"), repeats=3)
         queue.worker()
+        until(lambda: locks.is_held(locks.turn_of(locks.lane_lock_path("machine"))), "the turn")
+        (tmp_path / "go").touch()
         queue.done(3)
         other.done(3)
     finally:
         other.close()
-    assert queue.written() == ["start", "end"] * 6
+    words = [line.split() for line in queue.written()]
+    assert [word for word, _ in words] == ["start", "end"] * 6, "never two at once"
+    assert words[2] == ["start", "ours"], "a queue that had the next run ready kept the other one out until its last"
