@@ -52,7 +52,7 @@ def start_worker(cwd: Path) -> subprocess.Popen[bytes]:
     return worker
 
 
-def until(condition: Callable[[], bool], limit_s: float = 120.0, every_s: float = 0.002) -> None:
+def until(condition: Callable[[], bool], limit_s: float = 600.0, every_s: float = 0.002) -> None:
     deadline = time.monotonic() + limit_s
     while not condition():
         if time.monotonic() > deadline:
