@@ -11,6 +11,13 @@ class Finding(str):
         return Finding(f"{prefix}{self}")
 
 
+class OtherAnswer(Finding):
+    """An answer on a quantity that does not come first: on a page it stands below the first one."""
+
+    def after(self, prefix: str) -> OtherAnswer:
+        return OtherAnswer(f"{prefix}{self}")
+
+
 class Undecided(str):
     """A result without a verdict, which its sentence says first; `measured` is the rest."""
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from queue_runner import units
 from queue_runner.analysis.comparison import UNSET, WALL, Family, Pair, disturbed_rounds, without
-from queue_runner.analysis.finding import Caveat, Finding, NextStep, Undecided
+from queue_runner.analysis.finding import Caveat, Finding, NextStep, OtherAnswer, Undecided
 from queue_runner.analysis.grouping import MAIN, Arm, is_mode, kinds_of_taint, word
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.analysis.rounds import Verdict, Word
@@ -51,8 +51,8 @@ def describe(family: Family, step0: Step0, stated: Pair | None = None) -> list[s
     first = metrics.pop(family.by, None)
     return [
         *_nothing(family),
-        *(_ratios(family, stated) if first is None else [*first, *map(_behind, _ratios(family, stated))]),
-        *(Finding(line) for lines in metrics.values() for line in lines),
+        *(_ratios(family, stated) if first is None else [*first, *map(_other, _ratios(family, stated))]),
+        *(_other(line, name in family.named) for name, lines in metrics.items() for line in lines),
         *without_words(family),
         *other_clock((arm.label, arm.timed) for arm in family.arms),
         *(Finding(line) for pair in family.twins for line in _twin_costs(pair)),
@@ -62,9 +62,12 @@ def describe(family: Family, step0: Step0, stated: Pair | None = None) -> list[s
     ]
 
 
-def _behind(line: str) -> Finding:
-    """Return a sentence that does not answer the question in the first place: only --explain prints it."""
-    return line if isinstance(line, Finding) else Finding(line)
+def _other(line: str, is_named: bool = True) -> Finding:
+    """Return a sentence that does not answer the question in the first place: only --explain prints it. It is an
+    answer if it has a verdict, or somebody asks about its quantity."""
+    if isinstance(line, Finding):
+        return line
+    return OtherAnswer(line) if is_named or not isinstance(line, Undecided) else Finding(line)
 
 
 def _nothing(family: Family) -> Iterable[str]:

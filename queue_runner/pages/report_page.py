@@ -91,6 +91,7 @@ def build(
     reasons, status = trust.reasons(evidence), trust.status(compared)
     if status is None and evidence.compared and len(evidence.families) > 1 < len(reasons):
         status = reasons.pop(0)  # that nothing was compared is the answer
+    answers = [] if result.text == "" and more.get("whys") else _answers(result, evidence, status)
     made = time.strftime("%Y-%m-%d %H:%M", time.localtime(now))
     labels = {row.run: arm.label for arm in compared[0].arms for row in arm.runs} if len(compared) == 1 else {}
     values = {"layout": more.pop("layout_name", "base.html.j2"), **more}
@@ -108,8 +109,8 @@ def build(
         reasons=reasons,
         status=status,
         failures=_failures(evidence),
-        answers=[] if result.text == "" and more.get("whys") else _answers(result, evidence, status),
-        behind=[line for line in result.lines if isinstance(line, Finding)],
+        answers=answers,
+        behind=[line for line in result.lines if isinstance(line, Finding) and line not in answers],
         next_steps=result.next_steps,
         most_rows=MOST_ROWS,
         tables=_lettered(result),
@@ -162,8 +163,7 @@ def _failures(evidence: RunRecords) -> list[ReportedRun]:
 
 
 def _answers(result: Result, evidence: RunRecords, status: trust.TrustReason | None) -> list[str]:
-    lines = (line for line in result.lines if not isinstance(line, Finding))
-    return [*(_time(evidence.families) if evidence.compared else []), *trust.below(status, lines)]
+    return [*(_time(evidence.families) if evidence.compared else []), *trust.below(status, result.lines)]
 
 
 def _time(families: Sequence[Family]) -> list[str]:

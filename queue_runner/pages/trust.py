@@ -4,19 +4,24 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from operator import itemgetter
 
 from msgspec import Struct
 
 from queue_runner import units
 from queue_runner.analysis.comparison import Family
-from queue_runner.analysis.finding import Undecided
+from queue_runner.analysis.finding import Finding, OtherAnswer, Undecided
 from queue_runner.analysis.grouping import taints
 from queue_runner.analysis.rounds import Verdict
+from queue_runner.analysis.stats import by_key
 from queue_runner.model import State
 from queue_runner.pages.run_records import RunRecords
+from queue_runner.spec import OF_TIME
 
 MOST_NEEDS = 2
 """Obstacles to an answer that one line names."""
+MOST_OTHERS = 6
+"""Answers on other quantities than the first that stand below it."""
 
 
 class TrustReason(Struct, frozen=True):
@@ -37,11 +42,12 @@ def reasons(evidence: RunRecords) -> list[TrustReason]:
 
 def status(families: Iterable[Family]) -> TrustReason | None:
     """Return how far the answer is decided: "answer", "answer on loss; undecided: time", "undecided: about 3 more
-    rounds"; None where nothing is compared.
+    rounds", "undecided on time: over 200 more rounds; decided: loss"; None where nothing is compared.
 
     It is "good" where every comparison has a verdict on the quantity that comes first.
     """
-    compared = _answers(families)
+    families = [*families]
+    compared, decided = _answers(families), _decided(families)
     answers = [answer for (_, answer), *_ in compared]
     undecided = [answer for answer in answers if not answer.decided]
     if not undecided:
@@ -53,14 +59,19 @@ def status(families: Iterable[Family]) -> TrustReason | None:
         several = f"about {fewest.more} to {most.next_step.removeprefix('about ')}"
         needs.append(several if fewest.more != most.more else fewest.next_step)
     share = f"{len(answers) - len(undecided)} of {len(answers)} decided" if len(undecided) < len(answers) else ""
-    known = f"{share or 'undecided'}{_on(compared)}"
-    return TrustReason("warn", ": ".join(filter(None, [known, units.listed(needs, MOST_NEEDS)])), undecided=not share)
+    known = f"{share or 'undecided'}{_on(compared, decided)}"
+    text = ": ".join(filter(None, [known, units.listed(needs, MOST_NEEDS)]))
+    return TrustReason("warn", "; ".join([text, *decided]), undecided=not share)
 
 
 def below(status: TrustReason | None, lines: Iterable[str]) -> list[str]:
-    """Return the sentences of an answer as they stand below its status: one that says "undecided" is not repeated."""
+    """Return the sentences of a report that answer its question, as they stand below the status, the answers on other
+    quantities last: one that says "undecided" is not repeated."""
     repeats = status is not None and status.undecided
-    return [line.measured if repeats and isinstance(line, Undecided) else line for line in lines]
+    known = [*lines]
+    others = [line for line in known if isinstance(line, OtherAnswer)][:MOST_OTHERS]
+    first = [line for line in known if not isinstance(line, Finding)]
+    return [*(line.measured if repeats and isinstance(line, Undecided) else line for line in first), *others]
 
 
 def _answers(families: Iterable[Family]) -> list[list[tuple[str, Verdict]]]:
@@ -74,10 +85,10 @@ def _answers(families: Iterable[Family]) -> list[list[tuple[str, Verdict]]]:
     return [[(name or "time", x) for name, x in family.answers(pair).items()] for family, pair in pairs.values()]
 
 
-def _on(compared: Iterable[Sequence[tuple[str, Verdict]]]) -> str:
+def _on(compared: Iterable[Sequence[tuple[str, Verdict]]], decided: Sequence[str] = ()) -> str:
     """Return on which quantities the first answers are, where there are others: " on loss"."""
     names = dict.fromkeys(answers[0][0] for answers in compared)
-    several = any(len(answers) > 1 for answers in compared)
+    several = bool(decided) or any(len(answers) > 1 for answers in compared)
     return f" on {', '.join(names)}" if several else ""
 
 
@@ -85,6 +96,20 @@ def _open(compared: Iterable[Sequence[tuple[str, Verdict]]]) -> list[str]:
     """Return which quantities other than the first are undecided, in words; nothing if none is."""
     names = dict.fromkeys(name for _, *others in compared for name, answer in others if not answer.decided)
     return [f"undecided: {', '.join(names)}"] if names else []
+
+
+def _decided(families: Iterable[Family]) -> list[str]:
+    """Return which quantities other than the first are decided in every comparison, in words; nothing if none is."""
+    others = [
+        (name or "time", answer.decided)
+        for family in families
+        for pair in (*family.pairs, *family.twins)
+        for name, answer in ({OF_TIME: pair.verdict} | {**pair.metrics}).items()
+        if name != family.by
+    ]
+    by_name = by_key(others, itemgetter(0))
+    names = [name for name, each in by_name.items() if all(is_decided for _, is_decided in each)]
+    return [f"decided: {', '.join(names)}"] if names else []
 
 
 def _verdicts(evidence: RunRecords) -> TrustReason:
@@ -96,7 +121,9 @@ def _verdicts(evidence: RunRecords) -> TrustReason:
         return TrustReason("warn", "nothing was compared: there are not two rows with valid runs of the same question")
     rounds = [answer.n for answer in answers if answer.decided]
     if not rounds:
-        return TrustReason("warn", "no verdict yet: a ratio is only a measurement until then")
+        decided = _decided(evidence.families)
+        text = f"no verdict{_on(compared, decided)} yet: without one, a ratio is only a measurement"
+        return TrustReason("warn", "; ".join([text, *decided]))
     fewest, most = min(rounds), max(rounds)
     each = f"{fewest} to {most} rounds" if fewest < most else units.counted(most, "round")
     share = f"{len(rounds)} of {len(answers)} comparisons have" if len(answers) > 1 else "it has"

@@ -76,7 +76,6 @@ class OverviewReader:
 
 def _computed(connection: sqlite3.Connection, group: int) -> NewestAnswer:
     from queue_runner import reports  # the statistics are 4 MB: loaded when they are used
-    from queue_runner.analysis.finding import Finding
     from queue_runner.monitor.answers.run_query import Options
     from queue_runner.pages import trust
 
@@ -87,7 +86,7 @@ def _computed(connection: sqlite3.Connection, group: int) -> NewestAnswer:
         return NewestAnswer(group, progress, unended, None, [f"{units.counted(progress.runs, 'run')}: see its page"], 0)
     result = reports.run(reports.suited(workloads, reports.DEFAULT), connection, Options(selectors=(selector,)))
     status = trust.status(result.families)
-    answers = trust.below(status, [line for line in result.lines if not isinstance(line, Finding)] or result.lines[:1])
+    answers = trust.below(status, result.lines) or result.lines[:1]
     return NewestAnswer(
         group,
         progress,

@@ -163,6 +163,22 @@ def test_too_few_runs_are_a_limit_and_no_good_sign(store: Store) -> None:
     assert "undecided: about 2" in box and box.count("undecided") == 1
 
 
+@pytest.mark.parametrize("is_named", [True, False])
+def test_a_metric_that_is_decided_is_named_where_the_time_is_not(tmp_path: Path, is_named: bool) -> None:
+    """The page of a sweep with a clear loss and equal times had no more in its box than "undecided on time"."""
+    store = Store(tmp_path / "home")
+    for k in range(5):
+        for device in ("cpu", "mps"):
+            median_s = 0.10137 + 0.0307 * ((k + (device == "mps")) % 2) + k / 1e5
+            run = store.run(device, False, median_s, hello={"seed": k})
+            store.metric(run, "score", 2 + k / 100 - (device == "mps"))
+    page = page_of(store, same_within="score=0.01" if is_named else None)
+    box = Seen(page[page.index('class="box warn"') : page.index("</div>", page.index('class="box warn"'))]).text
+    assert "undecided on time" in box and "; decided: score" in box and "score of mps eager is 1.000 lower" in box
+    text = Seen(page).text
+    assert "no verdict on time yet" in text and text.count("is 1.000 lower") == 1
+
+
 def test_the_first_tables_cells_are_those_of_a_terminal(store: Store) -> None:
     result = store.report()
     text = Seen(page_of(store)).text
