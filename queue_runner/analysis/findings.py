@@ -146,6 +146,8 @@ def _open(family: Family) -> Iterable[str]:
         which = f": {units.listed([*dict.fromkeys(names for names, _ in alike)], MOST_FACTORS)}"
         if alike[0][1].why or not alike[0][1].more:
             yield Caveat(reason, which)
+            if not alike[0][1].why and len(groups) == 1 and all(row.state == State.DONE for row in runs):
+                yield _without_rounds([answer for _, answer in alike], min(groups))
         elif any(row.state != State.DONE for row in runs):
             yield Finding(reason + which)  # further rounds wait already
         else:
@@ -153,6 +155,16 @@ def _open(family: Family) -> Iterable[str]:
             verdicts = [answer for _, answer in undecided]
             command = no_rounds or _towards_an_answer(verdicts, min(groups), fewest) if len(groups) == 1 else needs
             yield NextStep(reason + which, command) if command else Finding(reason + which)
+
+
+def _without_rounds(undecided: Sequence[Verdict], group: int) -> NextStep:
+    """Return what to do where rounds alone do not decide: accept a margin of at least twice the measured differences,
+    or measure with less noise."""
+    widest = max(abs(math.log(answer.change)) for answer in undecided)
+    for margin in MARGINS:
+        if 2 * widest <= math.log1p(margin / 100):
+            return NextStep("a margin may decide", f"mpsq report g{group} --same-within {margin}%")
+    return NextStep("the runs vary too much", "make the runs longer, or the machine quieter: they vary too much")
 
 
 def _towards_an_answer(undecided: Sequence[Verdict], group: int, fewest: int) -> str:

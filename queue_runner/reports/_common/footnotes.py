@@ -241,10 +241,12 @@ def _seconds_and_share(dur_s: float, share: float) -> str:
 
 
 def _pending(arms: Sequence[Arm]) -> Iterable[str]:
-    n = sum(row.state != State.DONE for arm in arms for row in arm.runs)
-    if n:
-        text = f"{n} run{'s have' if n > 1 else ' has'} not ended yet"
-        yield NextStep(text, "mpsq status")
+    rows = [row for arm in arms for row in arm.runs if row.state != State.DONE]
+    if rows:
+        text = f"{len(rows)} run{'s have' if len(rows) > 1 else ' has'} not ended yet"
+        is_held = all(row.state == State.HELD for row in rows)
+        groups = dict.fromkeys(f"g{row.group_id}" for row in rows)
+        yield NextStep(text, f"mpsq resume {' '.join(groups)}" if is_held else "mpsq status")
 
 
 def _two_places(families: Sequence[Family]) -> Iterable[str]:
