@@ -94,5 +94,5 @@ def _computed(connection: sqlite3.Connection, group: int) -> NewestAnswer:
         status,
         answers[:MOST_SENTENCES],
         len(answers[MOST_SENTENCES:]),
-        result.next_steps,
+        [step for step in result.next_steps if step != "mpsq status"],  # that is this page
     )

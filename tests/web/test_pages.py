@@ -462,6 +462,12 @@ def test_the_page_of_an_open_submission_says_why_it_waits_or_runs(queue: Layout,
     assert 'href="/job/4.1"' in opening(1) and "is running" in text_of(opening(1))
     assert 'href="/job/5.1"' in opening(2) and "mpsq worker" in text_of(opening(2))
     assert "no run has ended" not in browser.get("/group/2") and "no verdict" not in browser.get("/group/2")
+    assert not any("mpsq status" in browser.get(page) for page in ("/", "/group/1", "/group/2", "/job/5"))
+    with sqlite3.connect(queue.db) as raw:
+        raw.execute("UPDATE runs SET blocked_reason = 'it waits' WHERE state = 'QUEUED'")
+    assert '<a href="/">the queue</a> shows what it waits for' in browser.get("/group/2")
+    with sqlite3.connect(queue.db) as raw:
+        raw.execute("UPDATE runs SET blocked_reason = NULL WHERE state = 'QUEUED'")
     mpsq.ok("pause")
     assert "the queue is paused" in text_of(opening(2))
     mpsq.ok("pause", "g2")
