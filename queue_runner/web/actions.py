@@ -49,8 +49,8 @@ def read_form(verb: str, body: bytes) -> Form:
 
 
 def _local(back: str) -> str:
-    """Return where to go afterwards: the queue, or the page of a job."""
-    return back if re.fullmatch(r"/job/[0-9]+(\.[0-9]+)?", back) else "/"
+    """Return where to go afterwards: the queue or the page of a job, and the place on it."""
+    return back if re.fullmatch(r"/(job/[0-9]+(\.[0-9]+)?)?(#[a-z]+(-[0-9]+(\.[0-9]+)?)?)?", back) else "/"
 
 
 def do(layout: Layout, form: Form) -> str:

@@ -160,7 +160,8 @@ class Pages:
         self._results[key] = result
         if len(self._results) > _MOST_RESULTS:
             self._results.popitem(last=False)
-        return RedirectResponse(f"{form.back}?result={key}", 303)
+        page, hash, place = form.back.partition("#")
+        return RedirectResponse(f"{page}?result={key}{hash}{place}", 303)
 
     def static(self, request: Request) -> Response:
         name = request.path_params["name"]

@@ -101,6 +101,25 @@ def test_hostile_names_run_nothing(home: Path, browser: Browser) -> None:
             assert page.evaluate("[...document.images].length + document.querySelectorAll('[onerror]').length") == 0
 
 
+@pytest.mark.parametrize("script", [True, False])
+def test_a_change_keeps_the_place_on_the_page(home: Path, browser: Browser, script: bool) -> None:
+    """The page opened at its top, and the focus was lost."""
+    layout = full_queue(home)
+    with writing(open_engine(layout.db, check=False)) as connection:
+        new = [NewJob(replace(SPEC, name=f"n{n}")) for n in range(40)]
+        jobs.submit(connection, "mpsq submit", 7, new, [(n, 1) for n in range(len(new))])
+    with served(home, "--write") as server, opened(browser, java_script_enabled=script) as seen:
+        seen.page.goto(server.address)
+        seen.page.goto(f"{server.base}/")
+        seen.page.locator("#group-3 > details > summary").click()
+        seen.page.locator("[id='run-40.1']").get_by_role("button", name="hold").click()
+        row = seen.page.locator("[id='run-40.1']:focus", has_text="held")
+        row.wait_for()
+        for part in (row, seen.page.locator("#outcome", has_text="run 40.1 is held")):
+            place = part.bounding_box()
+            assert place is not None and 0 <= place["y"] < 844 - place["height"], place
+
+
 def test_what_happens_arrives_without_a_reload(queue: Queue, browser: Browser, tmp_path: Path) -> None:
     script, stop = tmp_path / "job.py", tmp_path / "stop"
     script.write_text(JOB)

@@ -409,6 +409,23 @@ def test_hold_release_and_move_as_the_command_does(queue: Layout, writer: Browse
     assert ("web", "move") in history(queue, 6)
 
 
+def test_a_change_leads_back_to_the_place_of_its_button(queue: Layout, writer: Browser) -> None:
+    """The page opened at its top."""
+    with writing(open_engine(queue.db, check=False)) as connection:
+        jobs.submit(connection, "mpsq submit third", 8, [NewJob(SPEC), NewJob(SPEC)], [(0, 1), (1, 1)])
+    for page, verb, id, place in (
+        ("/", "hold", "7.1", "run-7.1"),
+        ("/", "release", "7.1", "run-7.1"),
+        ("/", "cancel", "7.1", "run-8.1"),
+        ("/", "cancel", "8.1", "queue"),
+        ("/job/5", "hold", "5.1", "acts"),
+    ):
+        location = writer.post(verb, writer.form(page, verb, id)).headers["location"]
+        assert location.startswith(f"{page}") and location.endswith(f"#{place}")
+        answer = writer.get(location)
+        assert f'id="{place}" tabindex="-1"' in answer and f"run {id}" in text_of(answer)
+
+
 def test_cancel_and_retry_as_the_command_does(queue: Layout, writer: Browser) -> None:
     assert "run 5.1 cancelled" in press(writer, "/job/5", "cancel", "5.1")
     assert "as run 5.2" in press(writer, "/job/5", "retry", "5.1")

@@ -215,7 +215,16 @@ def test_there_are_no_other_verbs(queue: Layout, browser: Browser, verb: str) ->
 
 
 @pytest.mark.parametrize(
-    "back", ["//evil.example", "https://evil.example", "/job/1/../../x", "/job/1\r\nx: y", "javascript:1"]
+    "back",
+    [
+        "//evil.example",
+        "https://evil.example",
+        "/job/1/../../x",
+        "/job/1\r\nx: y",
+        "javascript:1",
+        "/#a\r\nx: y",
+        "/#//x",
+    ],
 )
 def test_a_form_leads_back_to_this_queue_alone(browser: Browser, back: str) -> None:
     answer = browser.post("hold", {**browser.form("/", "hold", "5.1"), "back": back})
