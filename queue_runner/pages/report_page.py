@@ -105,7 +105,6 @@ def build(
         labels=labels,
         asked=[_asked(family) for family in compared],
         ran=_ran(evidence),
-        result=result,
         reasons=reasons,
         status=status,
         failures=_failures(evidence),

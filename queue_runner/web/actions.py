@@ -8,6 +8,8 @@ from urllib.parse import parse_qs
 
 from msgspec import Struct
 
+from queue_runner import units
+from queue_runner.analysis.stats import by_key
 from queue_runner.control import cancellation as cancelling
 from queue_runner.control import changes, pausing
 from queue_runner.control import new_attempts as retrying
@@ -18,6 +20,8 @@ from queue_runner.paths import Layout
 
 ACTOR = "web"
 FORM_BYTES = 4096
+MOST_NAMED = 3
+"""Runs with the same result that are named one by one."""
 _WITHIN_S = 3.0
 """How long a page waits for a run to end that was cancelled; it goes on ending after that."""
 _WILL_END = {cancelling.CancelResult.CANCELLED, cancelling.CancelResult.ENDING, cancelling.CancelResult.UNWATCHED}
@@ -49,8 +53,8 @@ def read_form(verb: str, body: bytes) -> Form:
 
 
 def _local(back: str) -> str:
-    """Return where to go afterwards: the queue or the page of a job, and the place on it."""
-    return back if re.fullmatch(r"/(job/[0-9]+(\.[0-9]+)?)?(#[a-z]+(-[0-9]+(\.[0-9]+)?)?)?", back) else "/"
+    """Return where to go afterwards: the queue or the page of a job or submission, and the place on it."""
+    return back if re.fullmatch(r"/(job/[0-9]+(\.[0-9]+)?|group/[0-9]+)?(#[a-z]+(-[0-9]+(\.[0-9]+)?)?)?", back) else "/"
 
 
 def do(layout: Layout, form: Form) -> str:
@@ -84,6 +88,8 @@ def _move(layout: Layout, selectors: list[Selector], form: Form) -> str:
 def _retry(layout: Layout, selectors: list[Selector], _form: Form) -> str:
     notes: list[str] = []
     runs = retrying.retry(layout, selectors, note=notes.append, actor=ACTOR)
+    if len(runs) > MOST_NAMED:
+        return ". ".join([*_each([run.old for run in runs], "is retried"), *notes])
     return ". ".join([_sentences([(run.old, f"is retried as run {run.new}") for run in runs]), *notes])
 
 
@@ -93,10 +99,18 @@ def _changed(runs: Sequence[pausing.Changed]) -> str:
 
 def _sentences(results: Sequence[tuple[str, str]], is_done: bool = True) -> str:
     """Return what came of each run. Raises: UsageError if that is not what the form asked for: it came too late."""
-    text = "; ".join(f"run {run} {result}" for run, result in results)
+    alike = by_key(results, lambda item: item[1])
+    text = "; ".join(sentence for result, runs in alike.items() for sentence in _each([run for run, _ in runs], result))
     if not is_done:
         raise UsageError(text)
     return text
+
+
+def _each(runs: Sequence[str], result: str) -> list[str]:
+    """Return what came of these runs, in a few sentences: "run 5.1 is held (and 19 more runs)"."""
+    if len(runs) <= MOST_NAMED:
+        return [f"run {run} {result}" for run in runs]
+    return [f"run {runs[0]} {result} (and {units.counted(len(runs) - 1, 'more run')})"]
 
 
 VERBS: Mapping[str, Callable[[Layout, list[Selector], Form], str]] = {

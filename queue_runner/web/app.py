@@ -83,7 +83,7 @@ class Pages:
 
     def group(self, request: Request) -> Response:
         group = views.whole(request.path_params["id"].removeprefix("g"), "a submission")
-        return HTMLResponse(self._reports.of_group(group, views.PATIENCE_S))
+        return HTMLResponse(self._reports.of_group(group, views.PATIENCE_S, **self._forms(request)))
 
     def log(self, request: Request) -> Response:
         id, stream, lines = _log_query(request)
@@ -172,10 +172,13 @@ class Pages:
     # -- rendering ----------------------------------------------------------------------------------------------------
 
     def _page(self, name: str, request: Request, status: int = 200, **values: Any) -> HTMLResponse:
-        forms = self._access.form_token if self._access.may_write(request) else None
-        result = self._results.pop(request.query_params.get("result", ""), None)
-        page = render.page(f"web/{name}.html.j2", static="/static", forms=forms, result=result, **values)
+        page = render.page(f"web/{name}.html.j2", static="/static", **self._forms(request), **values)
         return HTMLResponse(page, status)
+
+    def _forms(self, request: Request) -> dict[str, Any]:
+        """Return the tokens of the forms on a page, None for a reader, and the result of the form that led there."""
+        forms = self._access.form_token if self._access.may_write(request) else None
+        return {"forms": forms, "result": self._results.pop(request.query_params.get("result", ""), None)}
 
 
 def _history_address(search: views.Search, before: int | None) -> str:

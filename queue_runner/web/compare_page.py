@@ -92,8 +92,9 @@ class ReportPages:
             version = queue_state.history(connection)
             return self._page(query, connection, version, "web/asked.html.j2", form=form(query))
 
-    def of_group(self, group: int, patience_s: float) -> str:
-        """Return the page of a submission: how far it is, and its report. Raises: UsageError, MpsqError (store)."""
+    def of_group(self, group: int, patience_s: float, forms: Any = None, result: object = None) -> str:
+        """Return the page of a submission: how far it is, and its report. `forms` gives the tokens of its buttons, if
+        it has any; `result` is that of the last one. Raises: UsageError, MpsqError (store)."""
         from queue_runner import reports
 
         selector = Selector(f"g{group}", group=group)
@@ -112,8 +113,10 @@ class ReportPages:
             return self._page(
                 CompareQuery((selector.text,), "", (), reports.suited(workloads, DEFAULT)),
                 connection,
-                (group_summary.version(connection, group), [run.ending for run in runs], whys),
+                (group_summary.version(connection, group), [run.ending for run in runs], whys, result),
                 "web/group.html.j2",
+                forms=forms,
+                result=result,
                 group=group,
                 progress=group_summary.progress(connection, [group])[group],
                 open=is_open,
@@ -128,7 +131,10 @@ class ReportPages:
         from queue_runner.reports._common.report_options import read_options
 
         peaks = config_file.load(self._layout.config).peak_tflops
-        key, version = (query, layout_name), (version, peaks, self._layout.db.stat().st_ino)
+        key, version = (
+            (query, layout_name, values.get("forms") is not None),
+            (version, peaks, self._layout.db.stat().st_ino),
+        )
         known, compressed = self._made.pop(key, (None, b""))
         if known != version:
             options = read_options(

@@ -568,6 +568,28 @@ def test_only_what_is_possible_has_a_button(writer: Browser) -> None:
     assert {verb for verb, _ in writer.forms("/job/2.1")} == set()
 
 
+def test_a_submission_has_the_buttons_of_its_runs(queue: Layout, browser: Browser, writer: Browser) -> None:
+    """Only the first page and those of jobs had any."""
+
+    def verbs(group: int) -> set[str]:
+        return {verb for verb, form in writer.forms(f"/group/{group}") if form["id"] == f"g{group}"}
+
+    assert verbs(1) == {"cancel", "retry"} and verbs(2) == {"hold", "cancel"}
+    assert browser.forms("/group/2") == [], "a reader has none, also after one that may write"
+    page = press(writer, "/group/2", "hold", "g2")
+    assert "run 5.1 is held; run 6.1 is held" in page and "is held;" not in text_of(writer.get("/group/2"))
+    assert verbs(2) == {"release", "cancel"} and ("web", "hold") in history(queue, 6)
+    press(writer, "/group/2", "release", "g2")
+    assert "cancelled" in press(writer, "/group/2", "cancel", "g2") and verbs(2) == set()
+    assert "is retried as run 2.2" in press(writer, "/group/1", "retry", "g1")
+
+
+def test_a_change_of_many_runs_is_one_sentence(queue: Layout, writer: Browser) -> None:
+    with writing(open_engine(queue.db, check=False)) as connection:
+        jobs.submit(connection, "mpsq submit third", 8, [NewJob(SPEC)] * 20, [(n, 1) for n in range(20)])
+    assert "run 7.1 is held (and 19 more runs)" in press(writer, "/group/3", "hold", "g3")
+
+
 def test_a_retry_that_is_always_refused_has_no_button(queue: Layout, writer: Browser, mpsq: Cli) -> None:
     with writing(open_engine(queue.db, check=False)) as connection:
         terms = Terms(after=((2, Condition.OK),)), Terms(deadline_at=time.time() + 1e4)
