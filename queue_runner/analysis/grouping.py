@@ -74,7 +74,7 @@ class Arm(Struct, frozen=True, eq=False, dict=True):
     @cached_property
     def n_ended(self) -> int:
         """Number of repeats of which a run has ended: an attempt that was repeated does not count again."""
-        return len({(row.job_id, row.run_id if row.repeat is None else row.repeat) for row in self.ended})
+        return len(last_attempts(self.ended))
 
     @cached_property
     def n_valid(self) -> int:
@@ -230,6 +230,15 @@ def group(rows: Iterable[ReportedRun], names: Sequence[str], include_invalid: bo
         used = [row for row in runs if _is_used(row, include_invalid)]
         arms.append(Arm(dict(zip(names, key, strict=True)), runs, used))
     return arms
+
+
+def last_attempts(rows: Iterable[ReportedRun]) -> list[ReportedRun]:
+    """Return the newest run of each repeat: a repeat and its retries count once."""
+    by_repeat = {
+        (row.job_id, row.run_id if row.repeat is None else row.repeat): row
+        for row in sorted(rows, key=lambda row: row.run_id)
+    }
+    return [*by_repeat.values()]
 
 
 def not_replaced(rows: Iterable[ReportedRun]) -> list[ReportedRun]:

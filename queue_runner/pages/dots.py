@@ -11,7 +11,7 @@ from msgspec import Struct
 from queue_runner import units
 from queue_runner.analysis import run_metrics
 from queue_runner.analysis.comparison import Family, Pair
-from queue_runner.analysis.grouping import Arm, taints
+from queue_runner.analysis.grouping import Arm, last_attempts, taints
 from queue_runner.analysis.intervals import FIRST_LOOK
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.analysis.rounds import Verdict, Word, mean_interval
@@ -244,7 +244,7 @@ def _about(arm: Arm, interval: Sequence[float], what: Quantity) -> str:
     if not arm.used:
         return f"no valid run of {arm.n_ended}" if arm.ended else "has not run"
     text = f"{what.show(interval[0])}, " if interval else ""
-    left = f", {len(arm.left_out)} left out" if arm.left_out else ""
+    left = f", {len(last_attempts(arm.left_out))} left out" if arm.left_out else ""
     return f"{text}{units.counted(len(arm.used), 'run')}{left}"
 
 

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from queue_runner import atomic_file, reports, units
 from queue_runner.analysis.comparison import Family
 from queue_runner.analysis.finding import Finding
-from queue_runner.analysis.grouping import MAIN, word
+from queue_runner.analysis.grouping import MAIN, last_attempts, word
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.errors import MpsqError
 from queue_runner.model import Outcome, State
@@ -156,7 +156,9 @@ def _failures(evidence: RunRecords) -> list[ReportedRun]:
     counts."""
     if any(arm.used for family in evidence.families for arm in family.arms):
         return []
-    failed = [row for row in evidence.runs if row.state == State.DONE and row.outcome != Outcome.SUCCEEDED]
+    failed = [
+        row for row in last_attempts(evidence.runs) if row.state == State.DONE and row.outcome != Outcome.SUCCEEDED
+    ]
     alike = {row.fate: row for row in reversed(failed)}
     return [*reversed(alike.values())][:MOST_FAILURES]
 
@@ -207,12 +209,13 @@ def _values(name: str, family: Family) -> str:
 
 def _ran(evidence: RunRecords) -> str:
     """Return how many runs have ended and when, and how many have not."""
-    ended = [row for row in evidence.runs if row.state == State.DONE]
+    runs = last_attempts(evidence.runs)
+    ended = [row for row in runs if row.state == State.DONE]
     parts = [units.counted(len(ended), "run")]
     if times := [at for row in ended if (at := row.ended_at or row.started_at)]:
         first, last = (time.strftime("%Y-%m-%d %H:%M", time.localtime(at)) for at in (min(times), max(times)))
         parts.append(f"ended {first}" + (f" to {last}" if last != first else ""))
-    if n_open := len(evidence.runs) - len(ended):
+    if n_open := len(runs) - len(ended):
         parts.append(f"{units.count(n_open)} not ended yet")
     return ", ".join(parts)
 

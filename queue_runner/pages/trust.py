@@ -11,7 +11,7 @@ from msgspec import Struct
 from queue_runner import units
 from queue_runner.analysis.comparison import Family
 from queue_runner.analysis.finding import Finding, OtherAnswer, Undecided
-from queue_runner.analysis.grouping import taints
+from queue_runner.analysis.grouping import last_attempts, taints
 from queue_runner.analysis.rounds import Verdict
 from queue_runner.analysis.stats import by_key
 from queue_runner.model import State
@@ -134,9 +134,10 @@ def _verdicts(evidence: RunRecords) -> TrustReason:
 
 
 def _runs(evidence: RunRecords) -> TrustReason:
-    ended = [row for row in evidence.runs if row.state == State.DONE]
+    all_ended = [row for row in evidence.runs if row.state == State.DONE]
+    ended = last_attempts(all_ended)
     used = {row.run_id for family in evidence.families for arm in family.arms for row in arm.used}
-    left_out = [row for row in ended if row.run_id not in used]
+    left_out = last_attempts(row for row in all_ended if row.run_id not in used)
     included = sum(row.run_id in used and not row.valid for row in ended)
     parts, kind = [], "good"
     if left_out:
@@ -157,7 +158,7 @@ def _runs(evidence: RunRecords) -> TrustReason:
     if included:
         kind = "bad"
         parts.append(f"{units.counted(included, 'invalid run')} included on request (--all)")
-    if waiting := len(evidence.runs) - len(ended):
+    if waiting := len(evidence.runs) - len(all_ended):
         parts.append(f"{units.counted(waiting, 'run')} not ended yet")
     parts.append(_machines(evidence))
     return TrustReason(kind, "; ".join(filter(None, parts)))

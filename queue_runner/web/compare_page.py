@@ -121,7 +121,7 @@ class ReportPages:
                 progress=group_summary.progress(connection, [group])[group],
                 open=is_open,
                 whys=whys,
-                runs=[run for run in runs if not run.is_preflight],
+                runs=run_view.last_attempts(run for run in runs if not run.is_preflight),
             )
 
     def _page(

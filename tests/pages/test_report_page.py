@@ -266,3 +266,14 @@ def test_runs_that_have_not_ended_are_counted_apart(store: Store) -> None:
         store.run("mps", False, None, outcome=None)
     text = " ".join(Seen(page_of(store)).text.split())
     assert "9 runs, ended 2001-09-" in text and ", 3 not ended yet" in text
+
+
+def test_a_retry_that_failed_too_is_the_same_run(tmp_path: Path) -> None:
+    """A page had "0/1" in its table beside "2 runs left out", and named the attempt that was retried."""
+    store = Store(tmp_path / "home")
+    failed = store.run("cpu", False, None, outcome="FAILED", exit_code=1)
+    store.retry(failed, "cpu", compile=False, median_s=None, outcome="FAILED", exit_code=1)
+    text = " ".join(Seen(page_of(store)).text.split())
+    box = text[: text.index("believed")]
+    assert "run 1.2 FAILED(1)" in box and "run 1.1" not in box
+    assert "0/1" in text and "1 of 1 run is left out: failed (1)" in text and "1 run left out" in text

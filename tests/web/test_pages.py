@@ -582,6 +582,8 @@ def test_a_submission_has_the_buttons_of_its_runs(queue: Layout, browser: Browse
     press(writer, "/group/2", "release", "g2")
     assert "cancelled" in press(writer, "/group/2", "cancel", "g2") and verbs(2) == set()
     assert "is retried as run 2.2" in press(writer, "/group/1", "retry", "g1")
+    page = writer.get("/group/1")
+    assert 'id="run-2.2"' in page and 'id="run-2.1"' not in page and "5 runs</summary>" in page
 
 
 def test_a_change_of_many_runs_is_one_sentence(queue: Layout, writer: Browser) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from queue_runner import units
 from queue_runner.analysis.comparison import PHASE, WALL, Family
 from queue_runner.analysis.finding import Caveat, Finding, NextStep
-from queue_runner.analysis.grouping import LOG, MAIN, Arm, taints, value_of
+from queue_runner.analysis.grouping import LOG, MAIN, Arm, last_attempts, taints, value_of
 from queue_runner.analysis.peaks import Peak
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.analysis.stats import by_key
@@ -81,7 +81,7 @@ class CaveatMarks:
             if (more := len(parts) - MOST_NAMED) > 0:
                 parts[MOST_NAMED:] = [f"{more} more reason{'s' * (more > 1)}"]
             kinds = ", ".join(dict.fromkeys(kind for row in runs for kind in self._kinds(row)))
-            n_runs = units.counted(len({row.run_id for row in runs}), "run")
+            n_runs = units.counted(len(last_attempts(runs)), "run")
             counted = f"{n_runs} included by --all" if included else f"{EXCLUDED} {n_runs} left out"
             yield Caveat(f"{counted} ({kinds})", f": {'; '.join(parts)}")
             groups = sorted({row.group_id or 0 for row in runs if row.kind != "import" and not row.merged})
