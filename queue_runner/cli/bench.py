@@ -8,6 +8,7 @@ import time
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from msgspec.structs import replace
 
 from queue_runner import tables
 from queue_runner.cli.common import DryRun, Json, Yes, home, new_app, new_home, remark, remind, say
@@ -51,6 +52,7 @@ def bench(
             remark(*notes)
         else:
             remind(notes, layout, json)
+            planned = replace(planned, warnings=())  # once they are printed
         say(forecast)
         if dry_run or yes or not sys.stdin.isatty():
             return planned

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from queue_runner.cli.common import Json, hint, new_app, new_home, print_json, queued, remind, say
+from queue_runner.cli.common import Json, hint, new_app, new_home, print_json, queued, say
 from queue_runner.cli.typer_options import LikeSubmit, with_options
 from queue_runner.errors import UsageError
 from queue_runner.model import Selector
@@ -62,13 +62,7 @@ def run(ctx: typer.Context, fields: dict[str, Any], verbose: Verbose = False, js
     Exit codes: 0 if all runs succeeded, 3 if not, 130 after Ctrl-C.
     """
     refuse_hold(fields, "run", "submit")
-
-    def plan(layout: Layout) -> Plan:
-        planned = plan_of(fields)
-        remind(planned.warnings, layout, json)
-        return planned
-
-    follow_to_the_end(new_home(), plan, verbose=verbose, json=json)
+    follow_to_the_end(new_home(), lambda _: plan_of(fields), verbose=verbose, json=json)
 
 
 def refuse_hold(fields: Mapping[str, Any], command: str, other: str) -> None:

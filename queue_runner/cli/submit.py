@@ -70,7 +70,6 @@ def submit(
         print_plan(planned, home(), json)
     else:
         layout = new_home()
-        remind(planned.warnings, layout, json)
         print_stored(planned, store(planned, layout, json, schedule), layout, json)
 
 
@@ -89,7 +88,8 @@ def _plan(fields: dict[str, Any], path: str | None) -> Plan:
 
 
 def store(planned: Plan, layout: Layout, json: bool = False, schedule: int | None = None) -> Submitted:
-    """Store a plan in the queue of this machine; `schedule` is the id of the schedule that is due."""
+    """Store a plan in the queue of this machine, and print the notes on it; `schedule` is the id of the schedule that
+    is due."""
     from queue_runner.host import locks
     from queue_runner.submit import plan as use_case
 
@@ -100,7 +100,7 @@ def store(planned: Plan, layout: Layout, json: bool = False, schedule: int | Non
 
         due = timetable.due_time(layout, schedule)
     stored = use_case.store(layout, planned, due)
-    remind(stored.notes, layout, json)
+    remind([*stored.notes, *planned.warnings], layout, json)  # those on the code are more general
     return stored
 
 

@@ -8,7 +8,7 @@ import typer
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from queue_runner.cli.common import Json, new_app, new_home, print_json, remind, say
+from queue_runner.cli.common import Json, new_app, new_home, print_json, say
 from queue_runner.cli.run import Verbose, follow_again, follow_to_the_end
 from queue_runner.cli.typer_options import with_options
 from queue_runner.errors import MpsqError, UsageError
@@ -122,9 +122,7 @@ class _Follower(Struct):
         known = replace(so_far, bisection=so_far.bisection.without(self.missing))
 
         def plan(layout: Layout) -> Any:
-            planned = bisect_search.plan(self.search, known, pair, environments)
-            remind(planned.warnings, layout, self.json)
-            return planned
+            return bisect_search.plan(self.search, known, pair, environments)
 
         try:
             follow_to_the_end(self.layout, plan, verbose=self.verbose, json=self.json, finish=lambda *_: None)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from queue_runner.cli.common import Json, home, new_app, new_home, print_json, remind, say
+from queue_runner.cli.common import Json, home, new_app, new_home, print_json, say
 from queue_runner.cli.run import Verbose, follow_to_the_end
 from queue_runner.cli.typer_options import title, with_options
 from queue_runner.errors import UsageError
@@ -70,9 +70,7 @@ def new(
 
     def planned(layout: Layout) -> Plan:
         chosen = request.JudgeOptions(keep_if, higher, gain, time_budget, evaluate)
-        plan_of_first = request.plan_contest(layout, name, plan, champion, chosen, fields)
-        remind(plan_of_first.warnings, layout, json)
-        return plan_of_first
+        return request.plan_contest(layout, name, plan, champion, chosen, fields)
 
     layout = new_home()
     finish = partial(_begun, layout, name, json)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from queue_runner.cli.common import Json, new_app, new_home, print_json, remind
+from queue_runner.cli.common import Json, new_app, new_home, print_json
 from queue_runner.cli.run import Verbose, follow_again, follow_to_the_end
 from queue_runner.cli.typer_options import LikeSubmit, with_options
 from queue_runner.errors import UsageError
@@ -121,9 +121,7 @@ def judge(
 
     def plan(layout: Layout) -> Plan:
         chosen = request.JudgeOptions(keep_if, higher, gain, time_budget, evaluate)
-        planned = request.plan(layout, champion, candidate, chosen, fields)
-        remind(planned.warnings, layout, json)
-        return planned
+        return request.plan(layout, champion, candidate, chosen, fields)
 
     follow_to_the_end(layout, plan, verbose=verbose, json=json, finish=partial(print_answer, layout, json))
 
