@@ -41,7 +41,7 @@ class Knee(Struct, frozen=True):
     """The knee of a curve. `at` is None if only the largest size reaches ENOUGH: throughput still rises.
 
     `below` is the next smaller size: the knee lies between it and `at`; None if `at` is the smallest size, so that the
-    knee may be smaller still. `noisy`: the noise of the throughputs exceeds the deciding 5 %.
+    knee may be smaller still. `noisy`: the noise of the throughputs exceeds the 5 % margin.
     """
 
     best: RatePoint

@@ -188,7 +188,7 @@ def incomplete(pairs: Iterable[Pair]) -> Iterable[str]:
             of_all = (pair.baseline.median_s or 0.0) / (pair.arm.median_s or 1.0)
             of_rounds = pair.verdict.baseline / pair.verdict.value
             if pair.verdict.of_time and not math.isclose(of_all, of_rounds, rel_tol=VISIBLE):
-                yield Caveat("ratios of complete rounds, times of all runs", f": {names} over {where}")
+                yield Caveat("ratios use complete rounds, times all runs", f": {names} over {where}")
             else:
                 yield Finding(f"{names}: compared over {where}")
 
@@ -375,16 +375,17 @@ def _same_start(arms: Sequence[Arm], step0: Step0) -> Iterable[str]:
     dtypes = {row.dtype for arm, _ in losses for row in arm.shown[:1]}
     tolerance = max(STEP0_TOLERANCE.get(str(dtype), REDUCED_TOLERANCE) for dtype in dtypes)
     off = (max(values) - min(values)) / max(min(abs(value) for value in values), 1e-12)
-    within = f"tolerance {units.percent(tolerance, 1)}"
+    tolerated = units.percent(tolerance, 1)
     if off <= tolerance:
         spread = units.loss(min(values))
         if units.loss(max(values)) != spread:
             spread = f"{spread} to {units.loss(max(values))}"
-        yield Finding(f"step-0 losses agree ({within}): {spread} ({name}) in {len(losses)} of {len(arms)} rows")
+        some = "" if len(losses) == len(arms) else f", {len(losses)} of {len(arms)} rows known"
+        yield Finding(f"step-0 losses agree within {tolerated}: {spread} ({name}){some}")
         return
     each = ", ".join(f"{units.loss(value)} {arm.label}" for arm, value in losses)
     differ = f"step-0 losses differ by {units.percent(off, 2)}"
-    yield Caveat(differ, f" ({within}; {name}): {each}; the rows may not compute the same")
+    yield Caveat(differ, f" (tolerance {tolerated}; {name}): {each}; the rows may not compute the same")
 
 
 def not_falling(arms: Sequence[Arm]) -> Iterable[str]:

@@ -194,7 +194,7 @@ def _knee_words(curve: Curve) -> str:
         return f"no knee: fewer than {FEWEST} values of {name} have a valid time"
     rate = f"{units.number(knee.best.rate)} {unit}s/s"
     best = f"the maximum, {rate}"
-    doubt = "; uncertain: the times vary by more than the deciding 5 % (increase --repeats)" if knee.noisy else ""
+    doubt = "; uncertain: the times vary by more than the 5 % margin (increase --repeats)" if knee.noisy else ""
     if knee.at is None:
         return f"no knee up to {name} {_value(knee.best.size)}: throughput still rises{doubt}"
     if knee.at.size != knee.best.size:

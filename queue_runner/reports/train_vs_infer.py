@@ -112,7 +112,7 @@ def finish(stored: list[ReportedRun], context: Context) -> Result:
     ended = {row.run_id: row for row in rows if row.outcome == Outcome.SUCCEEDED and row.time_of == PHASE}
     notes: list[str] = []
     if unknown := [ended[run_id].run for run_id in ended.keys() - {row.run_id for row in by_kind}]:
-        runs = f"{units.counted(len(unknown), 'run')} whose clock cannot be trusted left out"
+        runs = f"left out {units.counted(len(unknown), 'run')} whose clock cannot be trusted"
         notes.append(Caveat(runs, f": {footnotes.named(unknown)}: no phase of the same work was timed"))
     if not arms:
         which = "of inference (mpsq submit nanogpt --set mode=sample, or resnet50 --set mode=eval)"

@@ -81,7 +81,7 @@ def _folder_in_command(request: Request, cells: Cells) -> Iterator[str]:
     folder = cells[0].cwd
     named = [word if word.startswith("/") else word.partition("=")[2] for word in request.argv if folder in word]
     if not all(map(os.path.isfile, named)):  # Path.is_file raises for a word that is longer than a path may be
-        yield f"the command names {folder}, so it reads that folder, not the copy of the code"
+        yield f"the command names {folder}: it reads that folder, even if its code changes"
 
 
 def _name_like_an_id(request: Request, cells: Cells) -> Iterator[str]:
@@ -105,14 +105,14 @@ def _search(request: Request, cells: Cells) -> Iterator[str]:
     first, key = cells[0], (range_ := search.parse(cells[0].find_max)).key
     parts = [f"the queue adds a run for each {key} that it tries, one after the other."]
     if request.find_max.last == search.MOST and any(spec.mps.get("high_watermark") == "1.0" for spec in cells):
-        parts.append(f"On mps the limit is the memory that Metal recommends; with a range, {key}=8:512, it is not.")
+        parts.append(f"On mps the memory that Metal recommends is the limit, except with a range ({key}=8:512).")
     if range_.step > 1:
         parts.append(f"Only multiples of {range_.step} are tried.")
     if range_.last != request.find_max.last:
         parts.append(f"The search ends at {range_.last}, the most that {request.workload} takes.")
     brief = ", ".join(f"{name}={first.params[name]}" for name in first_probe.BRIEF if name in first.params)
     if request.workload and brief:
-        parts.append(f"Each runs with {brief} (--set changes that).")
+        parts.append(f"Each run has {brief} (--set changes that).")
     yield " ".join([*parts, "mpsq report scaling shows the result"])
 
 

@@ -360,7 +360,7 @@ class Request:
     )
     on: str | None = _option(
         Kind.TEXT,
-        "Run it on another machine: slurm, ssh:HOST, or a NAME of your own, defined by settings called on.NAME"
+        "Run it on another machine: slurm, ssh:HOST, or a NAME of your own, defined in mpsq config as on.NAME"
         " (docs/remote.md).",
         "TARGET",
     )

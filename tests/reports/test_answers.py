@@ -370,7 +370,7 @@ def test_losses_before_the_first_step_are_those_of_one_seed(store: Answers) -> N
             ended = {"outcome": "FAILED", "exit_code": 1} if (device, seed) == ("mps", 1) else {}
             run = store.run(device, median_s=0.1, hello={"seed": seed}, **ended)
             store.metric(run, "reference_loss_device", 4.0 + seed / 10)
-    assert "agree (tolerance 0.1 %): 4.2000" in shown(store, "devices")
+    assert "agree within 0.1 %: 4.2000" in shown(store, "devices")
 
 
 def test_where_losses_part(store: Answers) -> None:

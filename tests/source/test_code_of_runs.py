@@ -199,7 +199,7 @@ def test_once_a_run_needs_the_copy_all_later_ones_use_it(queue: Queue, code: Rep
     assert "earlier run" in notes(queue, "1.3")["in_copy"]
     assert notes(queue, "2.1") == {}  # another submission
     report = mpsq(queue, "report", "--explain")
-    assert all(x in report for x in ("two places", "1 run in", "2 in a copy", "(say.sh changed)"))
+    assert all(x in report for x in ("two places", "1 in the job", "2 in a copy", "(say.sh changed)"))
     assert "runs in      a copy" in mpsq(queue, "show", "1.2")
 
 

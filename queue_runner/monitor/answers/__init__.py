@@ -102,7 +102,7 @@ def obstacle(families: Sequence[Family], goal: str) -> str:
     last = ((arm.label, arm.ended[-1]) for arm in _without_run(families))
     missing = (f"no run of job {run.job_id} ({label}) counts: mpsq show {run.run} says why" for label, run in last)
     is_one = sum(len(family.arms) for family in families) == 1
-    why = "its jobs are equal" if is_one else "mpsq report --explain says how the rows differ"
+    why = "all jobs are equal" if is_one else "mpsq report --explain says how the rows differ"
     alone = () if parts else (f"no two rows can be compared: {why}",)
     return next(iter([*missing, *(part.why for part in parts if not part.reached), *alone]), "")
 

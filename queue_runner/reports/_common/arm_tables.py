@@ -249,7 +249,7 @@ def _cost(rows: Sequence[ArmRow], family: Family) -> Section:
     if any(row.compile_cache == "cold" for row in first):
         notes.append("1st iter: of compiled rows, with a cold cache")
     if any(map(_compile, rows)):
-        notes.append("compile: time added to the first iteration, by the state of the compiler's cache")
+        notes.append("compile: extra time of the first iteration, per state of the compiler's cache")
     if any(row.compile and row.compile_cache is None for row in first):
         notes.append("compile cost: unknown, because the trainer does not tell whether the compiler's cache was cold")
     if any(row.device == "mps" for row in first):

@@ -139,7 +139,7 @@ def notes(families: Sequence[Family], raw: Sequence[ArmRow], marks: CaveatMarks,
 
 _MEANINGS = {
     "iteration": "ms/iter: the median of a run's iterations, or the geometric mean of several runs' medians",
-    PHASE: "ms/iter: the wall time of a run's measured phase by its iterations, or the geometric mean of several runs",
+    PHASE: "ms/iter: the wall time of a run's measured phase per iteration, or the geometric mean of several runs",
     WALL: "wall s: the real time of a run, or the geometric mean of several runs",
 }
 
@@ -259,8 +259,8 @@ def _two_places(families: Sequence[Family]) -> Iterable[str]:
             in_folder += len(runs) - n_copied
             in_copy += n_copied
     if in_copy:
-        places = f": {units.counted(in_folder, 'run')} in the folder, {in_copy} in a copy of the code as submitted"
-        yield Caveat("runs of one question in two places", places)
+        places = f": {in_folder} in the job's folder, {in_copy} in a copy of the code as submitted"
+        yield Caveat("compared runs ran in two places", places)
 
 
 def _mixed_first_iteration(arms: Sequence[Arm]) -> Iterable[str]:
