@@ -93,6 +93,18 @@ def test_the_letters_of_caveats_are_those_of_the_table_that_is_shown(store: Stor
     assert not any("speedup" in line for line in lines) and _marks(lines, "n_layer=1") == ({"a"}, {"a"})
 
 
+@pytest.mark.parametrize("n_rows", [2, 4])
+def test_a_metric_whose_table_has_no_room_is_one_step_away(store: Store, columns: int, n_rows: int) -> None:
+    for k in range(4):
+        for n in range(n_rows):
+            run = store.run(params={"n_layer": n}, median_s=(1 + n) * (0.1 + k / 1e5), hello={"seed": k})
+            store.metric(run, "score", n + k * (n + 1) / 1000)
+    lines = short(store)
+    has_table = any("difference" in line for line in lines)
+    assert has_table == (n_rows == 2) != ("mpsq report --by score" in lines[-1]), "\n".join(lines)
+    assert len(lines) <= printing.MOST_LINES and max(map(len, lines)) <= columns
+
+
 def test_the_caveat_of_a_row_without_room_is_not_explained(store: Store) -> None:
     for n in range(24):
         for _ in range(4):

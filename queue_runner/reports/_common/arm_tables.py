@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from shlex import quote
 from typing import Any
 
 from msgspec.structs import replace
@@ -172,7 +173,8 @@ def _metric(name: str, rows: Sequence[ArmRow], family: Family, marks: Sequence[C
             style=lambda row: _doubt(judged(row)),
         ),
     )
-    return Section("", columns, rows, instead=next(iter(metric_answer(family, name)), ""))
+    option = "" if family.by else f"--by {quote(name)}"
+    return Section("", columns, rows, instead=next(iter(metric_answer(family, name)), ""), option=option)
 
 
 def counts(rows: Sequence[ArmRow]) -> tuple[str, tuple[Column, ...]]:

@@ -19,7 +19,7 @@ class Section(Struct, frozen=True):
     """A table of a report for people; `lines` are printed below it. With `explained` only --explain prints it.
 
     Where the short report has no room, the last rows go, of `in_order` if that is not empty, or the sentence `instead`
-    takes the place of the table."""
+    takes the place of the table; with the `option` the same report prints it."""
 
     title: str
     columns: Sequence[Column]
@@ -28,6 +28,7 @@ class Section(Struct, frozen=True):
     explained: bool = False
     in_order: Sequence[Any] = ()
     instead: str = ""
+    option: str = ""
 
 
 class HistoryPoint(Struct, frozen=True):

@@ -43,27 +43,35 @@ def as_text(
         [line for line in lines if explain or not isinstance(line, Finding)] for lines in (result.lines, result.notes)
     )
     command = command or ("mpsq report" if name == DEFAULT else f"mpsq report {name}")
+    steps: list[str] = []
     if format == "table" and not explain and result.text is None:
         if len(result.families) == 1:
             closing = _closing(result, sections, visible, format, command)
             n_below = sum(map(_n_lines, (answers, notes, closing))) + 1 + bool(notes)
+            whole = visible
             visible, instead = _of_one_question(visible, MOST_LINES - n_below, colour)
             answers += instead
+            steps = [f"{command} {section.option}" for section in whole[len(visible) :] if section.option]
         else:
             visible = [_shortened(section, MOST_LINES - BELOW_EACH, colour) for section in visible]
     is_text = format == "table" and result.text is not None
     parts = [result.text or ""] if is_text else [_section(section, format, explain, colour) for section in visible]
-    closing = [] if explain else _closing(result, sections, visible, format, command)
+    closing = [] if explain else _closing(result, sections, visible, format, command, steps)
     groups = [answers, [*notes, *closing]] if notes else [[*answers, *closing]]
     below = ["\n".join(_painted(line, format, colour) for line in group) for group in groups]
     return "\n\n".join(part.rstrip() for part in [*parts, *below] if part.strip())
 
 
 def _closing(
-    result: Result, sections: Sequence[Section], visible: Sequence[Section], format: str, command: str
+    result: Result,
+    sections: Sequence[Section],
+    visible: Sequence[Section],
+    format: str,
+    command: str,
+    hidden: Sequence[str] = (),
 ) -> list[str]:
-    """Return the last lines of the short report: one of caveats, one with what to do next. A caveat with a letter that
-    no `visible` table has is not named."""
+    """Return the last lines of the short report: one of caveats, one with what to do next, such as the commands that
+    print `hidden` tables. A caveat with a letter that no `visible` table has is not named."""
     lines = [*result.notes, *result.lines, *(line for section in sections for line in section.lines)]
     letters = {"", *(letter for section in visible for letter in _letters(section))}
     caveats = sorted(
@@ -76,7 +84,8 @@ def _closing(
     explain = (
         [f"{command} --explain shows more", f"{command} --explain", "the same with --explain"] if explained else []
     )
-    closing.append(_on_one_line("next", result.next_steps, explain, room))
+    steps = [*result.next_steps, *hidden]
+    closing.append(_on_one_line("next", steps, [*explain, ""] if hidden else explain, room))
     return [line for line in closing if line]
 
 
