@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -125,8 +125,9 @@ def finish(stored: list[ReportedRun], context: Context) -> Result:
         )
 
     row = [Column("row", "", flexible=True)] if any(match.label for match in matches) else []
-    over = f"{names[1]} over {names[0]}"
-    change = Column("change", f"{over if len(over) <= 2 * MOST_TITLE else '2nd over 1st'} (95 % CI)")
+    second = names[1] if len(names[1]) <= MOST_TITLE else "2nd"
+    has_metrics = any(line.answer and not line.answer.of_time for line in measured)
+    change = Column("change", f"{'speedup, difference' if has_metrics else f'speedup of {second}'} (95 % CI)")
     verdict = Column("verdict", "verdict", value=lambda line: str(line.answer.word) if line.answer else units.MISSING)
     results = [*row, Column("name", "measured"), side(0, right=True), side(1, right=True), change, verdict]
     sections = [
@@ -135,8 +136,7 @@ def finish(stored: list[ReportedRun], context: Context) -> Result:
     ]
     sentences = [line for family in families for line in _sentences(family)]
     lines = [*dict.fromkeys(sentences), *filter(None, map(_obstacle, matches))]
-    unmatched = [(len(side) - len(matches), name) for side, name in zip(sides, names, strict=True)]
-    lines += [f"{units.counted(n, 'row')} of {name} without a counterpart" for n, name in unmatched if n]
+    lines += _unmatched(sides, names, {row.run_id for arm in every for row in arm.runs})
     return Result(COLUMNS, [*differ, *measured], sections, lines, families=families)
 
 
@@ -184,10 +184,11 @@ def _text(name: str, values: Sequence[Any]) -> str:
 
 def _differences(sides: Sequence[Sequence[Arm]]) -> Iterable[SideBySide]:
     """Return the settings, versions and other factors in which the sides differ."""
+    subject = "workload" if all(row.kind == "workload" for row in _runs(*sides)) else "name"  # a command has only that
     for name in sides[0][0].key:
         first, second = (_values(side, name) for side in sides)
         if {*map(str, first)} != {*map(str, second)}:
-            title = {"subject": "workload", "compile": "mode", "time_of": "time of"}.get(name, name.replace("_", " "))
+            title = {"subject": subject, "compile": "mode", "time_of": "time of"}.get(name, name.replace("_", " "))
             values = [some[0] if len(some) == 1 else some for some in (first, second)]
             texts = [_text(name, some) for some in (first, second)]
             yield SideBySide(kind="differs", name=title, first=values[0], second=values[1], texts=texts)
@@ -243,6 +244,16 @@ def _matches(firsts: Sequence[Arm], seconds: Sequence[Arm]) -> list[Match]:
             label = " ".join(filter(None, (word(name, first.key.get(name)) for name in several)))
             matches.append(Match(first, others[0], label))
     return matches
+
+
+def _unmatched(sides: Sequence[Sequence[Arm]], names: Sequence[str], matched: Collection[int]) -> Iterable[str]:
+    """Say how many rows have no counterpart, and how to compare the first of them; others have the `matched` runs."""
+    without = [[arm for arm in side if arm.runs[0].run_id not in matched] for side in sides]
+    if counts := [
+        f"{units.counted(len(arms), 'row')} of {name}" for arms, name in zip(without, names, strict=True) if arms
+    ]:
+        jobs = (str((arms or side)[0].runs[0].job_id) for arms, side in zip(without, sides, strict=True))
+        yield f"{' and '.join(counts)} without a counterpart; two jobs always match: mpsq compare {' '.join(jobs)}"
 
 
 def _obstacle(match: Match) -> str:

@@ -162,3 +162,27 @@ def test_the_wall_time_of_commands_is_one_number(store: Store) -> None:  # noqa:
             store.run(median_s=None, argv=(name,), name=name, exit={"real_s": real_s}, **known)  # type: ignore[arg-type]
     measured = lines(compare(store, "1", "2"), "measured")
     assert measured["wall s"]["first"] == pytest.approx(0.1587, rel=1e-3) and "real, s" not in measured
+
+
+def test_rows_without_a_counterpart_come_with_a_command_that_compares_them(store: Store) -> None:  # noqa: F811
+    grid(store, a=0.1, b=0.2)
+    for k in range(2):
+        store.run(params={"n": "c"}, median_s=0.3 + k / 100, group=2)
+    (line,) = (line for line in compare(store, "g1", "g2").lines if "counterpart" in line)
+    assert "2 rows of g1" in line and "1 row of g2" in line
+    _, _, jobs = line.partition("mpsq compare ")
+    assert lines(compare(store, *jobs.split()), "measured").keys() >= {"ms/iter"}
+
+
+def test_the_change_is_named_after_its_meaning(store: Store) -> None:  # noqa: F811
+    """ "two over one" was read as a ratio of the times, and is a speedup."""
+    grid(store, a=0.1, b=0.2)
+    titles = [column.title for column in compare(store, "1", "2").sections[1].columns]
+    assert "speedup of 2 (95 % CI)" in titles
+
+
+def test_a_command_has_a_name_and_is_not_a_workload(store: Store) -> None:  # noqa: F811
+    for name in ("one", "two"):
+        store.run(name=name, workload=None, argv=("true",), median_s=0.1)
+    differs = lines(compare(store, "one", "two"), "differs")
+    assert "name" in differs and "workload" not in differs
