@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from queue_runner import config_file, units
 from queue_runner.lanes import is_remote
-from queue_runner.model import PHASES, Selector, State
+from queue_runner.model import PHASES, Outcome, Selector, State
 from queue_runner.monitor import eta, run_view
 from queue_runner.monitor.eta import Eta
 from queue_runner.monitor.run_view import RunView
@@ -125,8 +125,8 @@ def estimate(
 
 
 def of_submission(layout: Layout, selector: Selector) -> str:
-    """Return "3 of 16 runs ended, about 4 min left". The time is left out while one of the others has no history here,
-    and of a search, which adds runs as it goes, the total.
+    """Return "3 of 16 runs ended (1 skipped), about 4 min left". The time is left out while one of the others has no
+    history here, and of a search, which adds runs as it goes, the total.
 
     Raises: UsageError (no match), MpsqError (store).
     """
@@ -137,7 +137,9 @@ def of_submission(layout: Layout, selector: Selector) -> str:
         ended = sum(run.state == State.DONE for run in runs)
         if any(run.is_probe for run in runs):
             return f"{units.counted(ended, 'run')} ended"
-        sentence = f"{units.count(ended)} of {units.counted(len(runs), 'run')} ended"
+        skipped = sum(run.outcome == Outcome.SKIPPED for run in runs)
+        without_start = f" ({units.count(skipped)} skipped)" if skipped else ""
+        sentence = f"{units.count(ended)} of {units.counted(len(runs), 'run')} ended{without_start}"
         by_run = estimate(layout, connection, run_view.queue(connection)).turns
     turns = [by_run[run.run] for run in runs if run.run in by_run]
     end = eta.end_of(turns)

@@ -129,7 +129,7 @@ def unsatisfiable(connection: Connection, now: float, among: Sequence[int] | Non
         endings.setdefault(run_id, Ending(Outcome.SKIPPED, reason="deadline: it did not start before its --deadline"))
     for run_id, over_at in budgets(connection) if among is None else ():
         if over_at <= now:
-            endings.setdefault(run_id, Ending(Outcome.SKIPPED, reason="budget: it did not start within the --budget"))
+            endings.setdefault(run_id, Ending(Outcome.SKIPPED, reason="budget: it did not start in time"))
     return list(endings.items())
 
 

@@ -1,8 +1,8 @@
 """Missing repeats of a grid: those without a successful, valid run.
 
 A later result counts wherever it came from: a job of g4 that g7 has completed is no longer missing in g4. A run that
-the user has cancelled is not missing, until it is retried. A result resumed from a checkpoint counts too, although
-comparisons keep it apart: the report gives their number.
+the user has cancelled is not missing, until it is retried; nor is one that the end of a --budget skipped. A result
+resumed from a checkpoint counts too, although comparisons keep it apart: the report gives their number.
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ from queue_runner.store import read
 
 
 class Gap(Struct, frozen=True):
-    """An incomplete cell of a grid. The user has `cancelled` some of its repeats; of the other `repeats`, `coming` wait
-    or run, and `resumed` counts the valid ones whose only result began from a checkpoint. `last` is the newest attempt
-    without a valid result, None if none has ended."""
+    """An incomplete cell of a grid. The user has `cancelled` some of its repeats; the end of the budget skipped the
+    runs `beyond_budget`. Of the other `repeats`, `coming` wait or run, and `resumed` counts the valid ones whose only
+    result began from a checkpoint. `last` is the newest attempt without a valid result, None if none has ended."""
 
     jobs: tuple[int, ...]
     first: ReportedRun
     repeats: int
     cancelled: int
+    beyond_budget: Sequence[str]
     valid: int
     coming: int
     resumed: int
@@ -40,13 +41,14 @@ class Gap(Struct, frozen=True):
 
 
 class MissingRuns(Struct, frozen=True):
-    """The incomplete cells, `gaps`, of a total of `cells` with `repeats`; `cancelled` and `resumed` as in Gap, over all
-    cells."""
+    """The incomplete cells, `gaps`, of a total of `cells` with `repeats`; `cancelled`, `beyond_budget` and `resumed` as
+    in Gap, over all cells."""
 
     gaps: Sequence[Gap]
     cells: int
     repeats: int
     cancelled: int
+    beyond_budget: Sequence[str]
     resumed: int
 
 
@@ -85,6 +87,7 @@ def look(connection: sqlite3.Connection, chosen: Sequence[ReportedRun]) -> Missi
         cells=len(gaps),
         repeats=sum(gap.repeats for gap in gaps),
         cancelled=sum(gap.cancelled for gap in gaps),
+        beyond_budget=[run for gap in gaps for run in gap.beyond_budget],
         resumed=sum(gap.resumed for gap in gaps),
     )
 
@@ -119,19 +122,26 @@ def _gap(runs: Sequence[ReportedRun], known: Sequence[ReportedRun]) -> Gap:
     open_ = {key for key, runs in repeats.items() if any(row.state != State.DONE for row in runs)}
     bad = [row for runs in repeats.values() for row in runs if row.state == State.DONE and not _is_valid(row)]
     requested = {(run.job_id, run.repeat) for run in runs}
-    last = {(row.job_id, row.repeat): row.outcome for row in sorted(known, key=lambda row: row.run_id)}
-    cancelled = {key for key in requested - good if last[key] == Outcome.CANCELLED}
-    bad = [row for row in bad if (row.job_id, row.repeat) not in cancelled]
+    last = {(row.job_id, row.repeat): row for row in sorted(known, key=lambda row: row.run_id)}
+    cancelled = {key for key in requested - good if last[key].outcome == Outcome.CANCELLED}
+    late = {key: last[key].run for key in sorted(requested - good) if is_beyond_budget(last[key])}
+    bad = [row for row in bad if (row.job_id, row.repeat) not in {*cancelled, *late}]
     return Gap(
         jobs=tuple(sorted({run.job_id for run in runs})),
         first=runs[0],
-        repeats=len(requested - cancelled),
+        repeats=len(requested - cancelled - late.keys()),
         cancelled=len(cancelled),
+        beyond_budget=[*late.values()],
         valid=len(good),
         coming=len(open_ - good),
         resumed=len(good - whole),
         last=max(bad, key=lambda row: row.run_id, default=None),
     )
+
+
+def is_beyond_budget(row: ReportedRun) -> bool:
+    """Return whether the end of the --budget skipped the run."""
+    return row.ending == f"{Outcome.SKIPPED}(budget)"
 
 
 def _is_valid(row: ReportedRun) -> bool:

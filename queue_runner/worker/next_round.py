@@ -7,6 +7,7 @@ nothing has changed meanwhile, so that neither a crash nor a second worker repea
 from __future__ import annotations
 
 import math
+import sqlite3
 from collections.abc import Callable
 
 from queue_runner import units
@@ -81,7 +82,9 @@ def _judged(layout: Layout, group_id: int, group: OpenGroup, now: float) -> tupl
     if more and more <= MOST_OFFERED:
         needed += f": {more_rounds(group_id, more)} adds them"
     if is_over:
-        return progress, f"the budget of {units.duration(group.until.limit_s)} is used up; {needed}"
+        with read.reading(layout.db) as connection:
+            longest = _longest(connection, group_id, group.until.limit_s)
+        return progress, f"the budget of {units.duration(group.until.limit_s)} is used up{longest}; {needed}"
     if obstacle := answers.obstacle(families, group.until.goal):
         return progress, obstacle
     if group.repeat >= MOST_ROUNDS:
@@ -89,6 +92,18 @@ def _judged(layout: Layout, group_id: int, group: OpenGroup, now: float) -> tupl
     if group.until == Until() and (math.inf if more is None else more) > _most_rounds_left(group, now):
         return progress, needed
     return progress, ""
+
+
+def _longest(connection: sqlite3.Connection, group_id: int, limit_s: float) -> str:
+    """Name the run that took more than half of the budget, such as one that compiled; "" if there is none."""
+    run, dur_s = next(read.tuples(connection, _LONGEST, [group_id]), ("", 0.0))
+    return f" (run {run} took {units.duration(dur_s)})" if dur_s > limit_s / 2 else ""
+
+
+_LONGEST = """
+SELECT run, ended_at - started_at AS dur_s FROM v_run WHERE group_id = ? AND started_at IS NOT NULL
+ORDER BY dur_s DESC LIMIT 1
+"""
 
 
 def _most_rounds_left(group: OpenGroup, now: float) -> float:

@@ -183,3 +183,21 @@ def test_a_missing_run_has_todays_environment_and_code(layout: Layout, mpsq: Cli
     queue.worker("", "--until-idle").wait()
     assert there.read_text() == f"{os.environ['HOME']} a b\n"
     assert mpsq.ok("report", "missing", "1", "--json").json()["rows"] == []
+
+
+def test_rounds_beyond_the_budget_are_not_missing(queue: Layout, mpsq: Cli) -> None:
+    """They were missing for ever, although rerun --rounds had added others."""
+    import sqlite3
+
+    apart(queue)
+    with sqlite3.connect(queue.db) as connection:
+        guards = connection.execute("SELECT name FROM sqlite_master WHERE sql LIKE '%a run that is DONE stays%'")
+        for (name,) in guards.fetchall():
+            connection.execute(f"DROP TRIGGER {name}")
+        connection.execute(
+            "UPDATE runs SET outcome = 'SKIPPED', exit_code = NULL, reason = 'budget: it did not start in time'"
+            " WHERE job_id = 2"
+        )
+    out = mpsq.ok("report", "missing", "2").out
+    assert "nothing is missing" in out and "not counted: 1 run that did not start within the --budget" in out
+    assert "--submit" not in out and "mpsq why 2.1" in out

@@ -13,7 +13,7 @@ from queue_runner import reports
 from queue_runner.control import cancellation, changes, deletion, pausing
 from queue_runner.errors import UsageError
 from queue_runner.model import parse_selector
-from queue_runner.monitor import answers, awaiting, queue_status, run_view
+from queue_runner.monitor import answers, awaiting, progress, queue_status, run_view
 from queue_runner.monitor.answers.run_query import Options
 from queue_runner.monitor.explanation import explain_all
 from queue_runner.spec import OF_TIME, Aim, Until
@@ -168,6 +168,11 @@ def test_a_budget_ends_a_question_within_its_first_rounds(queue: Queue) -> None:
     assert len(queue.written()) == 1
     skipped = [row for row in queue.rows() if row["outcome"] == "SKIPPED"]
     assert len(skipped) == 5 and all(row["reason"].startswith("budget: ") for row in skipped)
+    assert re.search(r"used up \(run \d\.1 took 1\.\d+ s\)", why)
+    assert "6 of 6 runs ended (5 skipped)" in progress.of_submission(queue.layout, parse_selector("g1"))
+    with read.reading(queue.layout.db) as connection:
+        result = reports.run("devices", connection, Options(selectors=[parse_selector("g1")]))
+    assert not any("missing" in step for step in result.next_steps)  # rerun adds rounds: one way is enough
     with read.reading(queue.layout.db) as connection:
         (reason,) = explain_all(queue.layout, connection, [parse_selector("2.3")])
     assert "mpsq rerun g1 --rounds 3" in reason.next_step
