@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -126,6 +126,7 @@ def follow_to_the_end(
             out.say(queued(stored.group, stored.jobs, stored.runs))
             several = len(stored.runs) > 1
             follower = _follower(layout, stored.group, planned.until, out, starter, stack, verbose, several, rounds)
+        stack.callback(signal.signal, signal.SIGTERM, signal.signal(signal.SIGTERM, _leave))
         try:
             awaited = follower.follow()
         except KeyboardInterrupt:
@@ -136,9 +137,12 @@ def follow_to_the_end(
             elif not json and any(run.succeeded for run in awaited.runs):
                 _report(layout, stored.group, awaited)
             raise typer.Exit(130) from None
-        except BrokenPipeError:
-            name = f"g{stored.group}"
-            out.say(f"the output was closed; the jobs continue: mpsq logs -f {name}, or mpsq cancel {name}")
+        except (BrokenPipeError, SystemExit) as error:
+            name, why = (
+                f"g{stored.group}",
+                "ended by SIGTERM" if isinstance(error, SystemExit) else "the output was closed",
+            )
+            out.say(f"{why}; the jobs continue: mpsq logs -f {name}, or mpsq cancel {name}")
             raise
     if finish is not None:
         finish(stored.group, awaited)
@@ -206,6 +210,10 @@ def _follower(
         follower = Follower(layout, named, open_logs, out.say, keep=starter.keep, progress=progress)
     stack.callback(follower.close)
     return follower
+
+
+def _leave(number: int, _frame: object) -> NoReturn:
+    raise SystemExit(128 + number)
 
 
 @contextmanager

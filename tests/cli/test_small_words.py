@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sqlite3
 import sys
 from pathlib import Path
@@ -15,6 +16,7 @@ from queue_runner.control.pausing import Changed
 from queue_runner.errors import UsageError, WaitTimeout
 from queue_runner.host.run_dir import RunDir
 from queue_runner.host.warden_records import Fence
+from queue_runner.monitor.follow import Follower
 from queue_runner.store import read
 from tests.cli_support import Cli, full_queue, use_toy_workloads
 
@@ -288,3 +290,14 @@ def test_what_waits_for_a_name_waits_for_the_rerun_and_not_for_the_job_that_fail
     assert "job 7 must succeed" in mpsq.ok("why", "8").out
     waits = mpsq("wait", "base", "--timeout", "1ms")
     assert waits.code == 124 and "run 7.1 " in waits.err
+
+
+def test_sigterm_leaves_the_jobs_and_names_how_to_end_them(
+    mpsq: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The command ended without a word, and its job went on."""
+    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(Follower, "follow", lambda _: signal.raise_signal(signal.SIGTERM))
+    ran = mpsq("run", "--cwd", tmp_path, "--", "true")
+    assert ran.code == 143 and "the jobs continue" in ran.err and "mpsq cancel g" in ran.err
+    assert signal.getsignal(signal.SIGTERM) is before
