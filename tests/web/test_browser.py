@@ -108,14 +108,15 @@ def test_a_change_keeps_the_place_on_the_page(home: Path, browser: Browser, scri
     with writing(open_engine(layout.db, check=False)) as connection:
         new = [NewJob(replace(SPEC, name=f"n{n}")) for n in range(40)]
         jobs.submit(connection, "mpsq submit", 7, new, [(n, 1) for n in range(len(new))])
-    with served(home, "--write") as server, opened(browser, java_script_enabled=script) as seen:
-        seen.page.goto(server.address)
-        seen.page.goto(f"{server.base}/")
-        seen.page.locator("#group-3 > details > summary").click()
-        seen.page.locator("[id='run-40.1']").get_by_role("button", name="hold").click()
-        row = seen.page.locator("[id='run-40.1']:focus", has_text="held")
+    with served(home, "--write") as server, opened(browser, java_script_enabled=script) as window:
+        page = window.page
+        page.goto(server.address)
+        page.goto(f"{server.base}/")
+        page.locator("#group-3 > details > summary").click()
+        page.locator("[id='run-40.1']").get_by_role("button", name="hold").click()
+        row = page.locator("[id='run-40.1']:focus", has_text="held")
         row.wait_for()
-        for part in (row, seen.page.locator("#outcome", has_text="run 40.1 is held")):
+        for part in (row, page.locator("#outcome", has_text="run 40.1 is held")):
             place = part.bounding_box()
             assert place is not None and 0 <= place["y"] < 844 - place["height"], place
 
