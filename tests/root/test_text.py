@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import re
 import shlex
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -70,3 +72,13 @@ def test_lines_are_as_wide_as_their_letters(word: str) -> None:
     lines = wrap(" ".join([word] * 40), 30)
     assert max(map(width, lines)) <= 30 and " ".join(lines).split() == [word] * 40
     assert all(width(line) > 20 for line in lines[:-1])
+
+
+@pytest.mark.parametrize("letter", ["", "é"])
+def test_a_number_stays_beside_its_unit(letter: str) -> None:
+    text = f"a{letter} 95 % CI of 1.20 x, 3.5 ms/iter vs 4 min 00 s of 16 GiB, 7 simulations, 8 h/day"
+    for columns in range(14, 60):
+        lines = wrap(text, columns)
+        ends = [(line.split()[-1], below.split()[0]) for line, below in pairwise(lines)]
+        assert not any(re.fullmatch(r"[\d.]+", last) and first in "% x ms/iter min s GiB" for last, first in ends)
+        assert " ".join(line.strip() for line in lines) == text and max(map(width, lines)) <= columns
