@@ -177,8 +177,9 @@ def _towards_an_answer(undecided: Sequence[Verdict], group: int, fewest: int) ->
 
 
 def incomplete(pairs: Iterable[Pair]) -> Iterable[str]:
-    """Name the pairs that are compared over fewer rounds than their rows have runs; it is a caveat if the times of the
-    rows show another ratio."""
+    """Name the pairs that are compared over fewer rounds than their rows have runs: below the answer if the times of
+    all runs show another ratio."""
+    differ = []
     for pair in pairs:
         if 0 < pair.verdict.n < max(len(pair.arm.times), len(pair.baseline.times)):
             names = f"{pair.arm.label} vs {pair.baseline.label}"
@@ -186,9 +187,11 @@ def incomplete(pairs: Iterable[Pair]) -> Iterable[str]:
             of_all = (pair.baseline.median_s or 0.0) / (pair.arm.median_s or 1.0)
             of_rounds = pair.verdict.baseline / pair.verdict.value
             if pair.verdict.of_time and not math.isclose(of_all, of_rounds, rel_tol=VISIBLE):
-                yield Caveat("ratios use complete rounds, times all runs", f": {names} over {where}")
+                differ.append(f"{names} over {units.counted(pair.verdict.n, 'round')}")
             else:
                 yield Finding(f"{names}: compared over {where}")
+    if differ:
+        yield f"ratios use complete rounds, the table's times all runs: {units.listed(differ, MOST_FACTORS)}"
 
 
 def other_clock(rows: Iterable[tuple[str, Sequence[ReportedRun]]]) -> Iterable[str]:
