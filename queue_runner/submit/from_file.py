@@ -18,7 +18,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from queue_runner import units
-from queue_runner.errors import MpsqError, UsageError, did_you_mean
+from queue_runner.errors import UsageError, did_you_mean
 from queue_runner.host import redact
 from queue_runner.model import Condition, Dependency
 from queue_runner.paths import expanded
@@ -60,7 +60,7 @@ def plan(path: str, defaults: Fields) -> Plan:
     Runs are in rounds of drawn order, as those of a grid: in the order of the file, a line that is always first would
     look slower or faster than it is.
 
-    Raises: UsageError, which names the line and its error; MpsqError for a file that cannot be read.
+    Raises: UsageError, which names the line and its error, or a file that cannot be read.
     """
     lines = read(_content(path))
     if not lines:
@@ -259,7 +259,7 @@ def _content(path: str) -> bytes:
             return _limited(stream, path)
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
-        raise MpsqError(f"{path} cannot be read: {reason}", "--from takes a file, or - for standard input") from error
+        raise UsageError(f"{path} cannot be read: {reason}", "--from takes a file, or - for standard input") from error
     except ValueError as error:
         raise UsageError("the name after --from contains a NUL character", "--from takes a file, or -") from error
 

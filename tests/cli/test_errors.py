@@ -101,6 +101,8 @@ def fails(mpsq: Cli, code: int, *arguments: object) -> str:
         (["report", "devces"], 'did you mean "devices"?'),
         (["workloads", "tyo"], 'did you mean "toy"?'),
         (["import", "/no/log"], "/no/log cannot be read"),
+        (["submit", "--from", "/no/jobs"], "/no/jobs cannot be read"),
+        (["config", "gate_cpu_share", "7"], "mpsq config set gate_cpu_share"),
         (["import", "/no/log", "--parser", "nanogtp"], 'did you mean "nanogpt"?'),
         (["import", "/no/log", "--set", "device=mps,cpu"], "a log comes from one device"),
         *((["import", "/no/log", "--set", f"{key}="], f"--set {key} has an empty value") for key in ("compile", "lr")),
