@@ -140,12 +140,11 @@ class LaneLocks:
         for note in _holders(_all_paths() if is_alone else [*paths(self._lane, self._cores), machine]):
             if note.get("home") not in (None, str(home)):
                 at = note.get("at")
-                since = f" at {clock(at)}" if isinstance(at, float) else ""
+                since = f" since {clock(at)}" if isinstance(at, float) else ""
                 return (
-                    f"another queue of yours runs {note['run']}:"
-                    f" {note['home']}, started by process {note.get('pid')}{since}"
+                    f"run {note['run']} of your queue in {note['home']} is running{since} (process {note.get('pid')})"
                 )
-        return "another queue of yours is running"
+        return "a run of another queue of yours is running"
 
     def goes_first(self) -> str:
         """Return what another process waits for, before which no run may start here, in words; "" if none does."""

@@ -165,7 +165,9 @@ def test_who_holds_the_machine_keeps_the_lanes_out_and_lanes_keep_it_out(lanes: 
     assert held is not None
     run_on(lanes)
     lanes.worker()
-    until(lambda: stored(lanes, "SELECT 1 FROM lanes WHERE blocked_reason LIKE 'another queue%'"), "the block")
+    until(
+        lambda: stored(lanes, "SELECT 1 FROM lanes WHERE blocked_reason LIKE '%another queue of yours%'"), "the block"
+    )
     held.close()
     until(lambda: running(lanes) == {FIRST: "1.1"})
     assert locks.try_lock(path, 0.05) is None
