@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -71,7 +72,7 @@ def workloads(
         tables.Column("name", "name"),
         tables.Column("frameworks", "frameworks", flexible=True),
         tables.Column("configs", "configs", words=lambda text: tables.shorten(text, 32), flexible=True),
-        tables.Column("about", "about", words=lambda text: tables.shorten(text, 34), flexible=True),
+        tables.Column("about", "about", words=lambda text: re.split("[:;] ", text)[0], flexible=True),
     ]
     print(tables.table(rows, columns))
 

@@ -301,3 +301,12 @@ def test_sigterm_leaves_the_jobs_and_names_how_to_end_them(
     ran = mpsq("run", "--cwd", tmp_path, "--", "true")
     assert ran.code == 143 and "the jobs continue" in ran.err and "mpsq cancel g" in ran.err
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_the_list_of_workloads_cuts_no_sentence_in_a_word(
+    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = Cli(capsys).ok("workloads").out.splitlines()
+    assert "…" not in "".join(lines) and max(map(len, lines)) <= 80
+    assert any(line.startswith("vgg16 ") and "VGG-16 on images" in line for line in lines)
