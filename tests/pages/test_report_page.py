@@ -277,3 +277,13 @@ def test_a_retry_that_failed_too_is_the_same_run(tmp_path: Path) -> None:
     box = text[: text.index("believed")]
     assert "run 1.2 FAILED(1)" in box and "run 1.1" not in box
     assert "0/1" in text and "1 of 1 run is left out: failed (1)" in text and "1 run left out" in text
+
+
+def test_a_time_whose_spread_would_reach_below_0_is_a_range(tmp_path: Path) -> None:
+    """It was "100 ± 200 ms/iter"."""
+    store = Store(tmp_path / "home")
+    for median_s in (0.02, 0.1, 0.9):
+        store.run("cpu", False, median_s)
+    text = Seen(page_of(store)).text
+    assert "cpu eager: 20.0 to 900 ms/iter, 3 runs" in text and text.count("20.0 to 900") == 2
+    assert "122 \N{PLUS-MINUS SIGN}" not in text and "100 \N{PLUS-MINUS SIGN}" not in text

@@ -31,6 +31,19 @@ def spread(x: float | None, x_spread: float | None, over: str | None, scale: flo
     return f"{value} ({amount})" if plus_minus and over == "iterations" else text
 
 
+def time(row: Any, scale: float = 1.0) -> str:
+    """Format the time of a row with its spread: `220.7 ± 0.3`; from the lowest to the highest run, `40 to 900`, where
+    the spread is not less than the time, which cannot be negative."""
+    if row.spread_over == "runs" and (row.spread_s or 0.0) >= (row.median_s or 0.0):
+        return range_of([run.median_s / scale for run in row.arm.shown if run.median_s is not None])
+    return spread(row.median_s, row.spread_s, row.spread_over, scale)
+
+
+def range_of(values: Sequence[float]) -> str:
+    """Format the lowest and the highest of the values: `40 to 900`."""
+    return f"{units.number(min(values), 3)} to {units.number(max(values), 3)}"
+
+
 MOST_NAME = 60
 """Columns of a name beyond which a title leaves out its middle; the row has as much as fits."""
 MOST_METRICS = 2
@@ -38,10 +51,10 @@ MOST_METRICS = 2
 LABEL = Column("label", "", flexible=True)
 RUNS = Column("runs", "runs", right=True, value=lambda row: f"{row.n_valid}/{row.n_runs}")
 MACHINES = Column("n_machines", "machines", units.count, right=True)
-MS = Column("ms", "ms/iter", right=True, value=lambda row: spread(row.median_s, row.spread_s, row.spread_over, 1e-3))
+MS = Column("ms", "ms/iter", right=True, value=lambda row: time(row, 1e-3))
 STEP = Column("eval_step", "at step", right=True, value=losses.steps)
 TFLOPS = Column("flops_per_s", "TFLOP/s", units.tflops, True)
-WALL_S = Column("ms", "wall s", right=True, value=lambda row: spread(row.median_s, row.spread_s, row.spread_over))
+WALL_S = Column("ms", "wall s", right=True, value=lambda row: time(row))
 RSS = replace(*columns("max_rss_bytes"), title="RSS")
 RATIO = Column("ratio", "speedup (95 % CI)", value=lambda row: _ratio(row))
 VERDICT = Column("verdict", "verdict", value=lambda row: _word(row, row.judged), style=lambda row: _style(row))
@@ -142,10 +155,10 @@ def without_spread(column: Column) -> Column:
         return column
     scale = 1e-3 if column.title == MS.title else 1.0
 
-    def time(row: ArmRow) -> str:
+    def value(row: ArmRow) -> str:
         return units.without_spread(row.median_s, row.spread_s, scale)
 
-    return replace(column, value=time)
+    return replace(column, value=value)
 
 
 def _metric(name: str, rows: Sequence[ArmRow], family: Family, marks: Sequence[Column]) -> Section:
