@@ -212,10 +212,11 @@ def relative(family: Family, rows: Sequence[ArmRow]) -> list[Finding]:
     """Say what the speedups of a family are relative to, if there are any, and why."""
     if family.baseline is None:
         return []
-    per = f" in time per {family.per_work}, because iterations differ in size" if family.per_work else ""
-    tested = any(row.has_interval for row in rows)
-    meaning = "; ratio of the geometric means of the run medians" if tested else ""
-    return [Finding(f"speedup: relative to {family.baseline.label} ({family.why}){per}{meaning}")]
+    per = f", per {family.per_work} because iterations differ in size" if family.per_work else ""
+    why = f" ({family.why})" if family.why else ""
+    each = "; a row's time is the geometric mean of its runs" if any(row.has_interval for row in rows) else ""
+    base = family.baseline.label
+    return [Finding(f"speedup: the time of {base}{why} divided by the row's, so 0.5 is 2 x slower{per}{each}")]
 
 
 def fitted(section: Section, spare: Sequence[str]) -> tuple[Section, list[Column]]:
