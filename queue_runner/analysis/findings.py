@@ -407,7 +407,8 @@ def others_that_differ(family: Family) -> Iterable[str]:
         and any(word(name, arm.key[name]) not in arm.label for arm in arms)
     ]
     if names:
-        named = [name.replace("_", " ") for name in names[:MOST_FACTORS]]
+        settings = {name for arm in arms for row in arm.runs for name in row.settings}
+        named = [name if name in settings else name.replace("_", " ") for name in names[:MOST_FACTORS]]
         named += [f"{len(names) - MOST_FACTORS} more"] if len(names) > MOST_FACTORS else []
         factors = " and ".join(filter(None, [", ".join(named[:-1]), named[-1]]))
         known = ([arm.key[name] for name in names[:MOST_FACTORS]] for arm in arms)

@@ -103,7 +103,7 @@ def _names(env: Sequence[str]) -> str:
     if not env:
         return "none captured"
     words = f"{len(env)} variables: {', '.join(env)}"
-    return textwrap.fill(words, 64, max_lines=2, placeholder=" … (--json has all)", break_on_hyphens=False)
+    return textwrap.fill(words, 64, max_lines=2, placeholder=" … (mpsq show --json prints all)", break_on_hyphens=False)
 
 
 def _measured(details: Details) -> Iterator[Fact]:
@@ -177,7 +177,7 @@ def _code(details: Details) -> str:
 
 def _left_out(details: Details) -> str:
     names = [f"{name} ({why})" for name, why in (details.code.left_out if details.code else {}).items()]
-    more = f"\n… and {len(names) - 5} more: --json has all" if len(names) > 5 else ""
+    more = f"\n… and {len(names) - 5} more: mpsq show --json prints all" if len(names) > 5 else ""
     return "".join(f"\nleft out: {name}" for name in names[:5]) + more
 
 

@@ -20,6 +20,7 @@ from queue_runner.analysis.grouping import MAIN, last_attempts, word
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.errors import MpsqError
 from queue_runner.model import Outcome, State
+from queue_runner.monitor.answers.prepare import DETAILS
 from queue_runner.monitor.answers.run_query import Options
 from queue_runner.pages import dots, histories, iteration_plots, provenance, render, timeline, trust
 from queue_runner.pages.run_records import RunRecords, gather
@@ -200,7 +201,9 @@ def _independent(family: Family) -> list[str]:
 
 
 def _name(name: str) -> str:
-    return {"subject": "workload", "compile": "mode"}.get(name, name.replace("_", " "))
+    """Return the name of a factor in words; that of a setting as its user types it."""
+    words = {"subject": "workload", "compile": "mode", **{detail: detail.replace("_", " ") for detail in DETAILS}}
+    return words.get(name, name)
 
 
 def _values(name: str, family: Family) -> str:

@@ -165,7 +165,7 @@ def test_too_few_runs_are_a_limit_and_no_good_sign(store: Store) -> None:
 
 @pytest.mark.parametrize("is_named", [True, False])
 def test_a_metric_that_is_decided_is_named_where_the_time_is_not(tmp_path: Path, is_named: bool) -> None:
-    """The page of a sweep with a clear loss and equal times had no more in its box than "undecided on time"."""
+    """The page of a sweep with a clear loss and equal times had no more in its box than that the time is undecided."""
     store = Store(tmp_path / "home")
     for k in range(5):
         for device in ("cpu", "mps"):
@@ -174,7 +174,9 @@ def test_a_metric_that_is_decided_is_named_where_the_time_is_not(tmp_path: Path,
             store.metric(run, "score", 2 + k / 100 - (device == "mps"))
     page = page_of(store, same_within="score=0.01" if is_named else None)
     box = Seen(page[page.index('class="box warn"') : page.index("</div>", page.index('class="box warn"'))]).text
-    assert "undecided on time" in box and "; decided: score" in box and "score of mps eager is 1.000 lower" in box
+    assert (
+        "time: undecided (over 200" in box and "; score: decided" in box and "score of mps eager is 1.000 lower" in box
+    )
     text = Seen(page).text
     assert "no verdict on time yet" in text and text.count("is 1.000 lower") == 1
 
@@ -287,3 +289,14 @@ def test_a_time_whose_spread_would_reach_below_0_is_a_range(tmp_path: Path) -> N
     text = Seen(page_of(store)).text
     assert "cpu eager: 20.0 to 900 ms/iter, 3 runs" in text and text.count("20.0 to 900") == 2
     assert "122 \N{PLUS-MINUS SIGN}" not in text and "100 \N{PLUS-MINUS SIGN}" not in text
+
+
+def test_the_names_of_a_page_are_those_that_a_user_knows(tmp_path: Path) -> None:
+    """A setting was called "n layer", and a ratio of 0.5 "speedup", beside a sentence that said "2 x slower"."""
+    store = Store(tmp_path / "home")
+    for k in range(4):
+        for n_layer in (1, 2):
+            store.run("cpu", False, 0.1 * n_layer * (1 + k / 100), params={"n_layer": n_layer})
+    page = page_of(store)
+    assert "varied: n_layer (1, 2)" in Seen(page).text and "n layer" not in page
+    assert ">times as fast as the baseline (95 % CI)<" in page and "2.00 x slower" in page
