@@ -356,7 +356,10 @@ def report_computed(report: Reporter) -> None:
     from harness import prepared
 
     if names := prepared.computed_here():
-        report.note("reference_in_run", f"computed within the run, not before it: {', '.join(names)}")
+        report.note(
+            "reference_in_run",
+            f"the run itself computed {', '.join(names)}, so its real, user and sys times include that",
+        )
 
 
 def _copy(weights: Mapping[str, Any] | None) -> Mapping[str, Any]:

@@ -41,8 +41,8 @@ def reasons(evidence: RunRecords) -> list[TrustReason]:
 
 
 def status(families: Iterable[Family]) -> TrustReason | None:
-    """Return how far the answer is decided: "answer", "answer on loss; undecided: time", "undecided: about 3 more
-    rounds", "undecided on time: over 200 more rounds; decided: loss"; None where nothing is compared.
+    """Return how far the answer is decided: "answer", "loss: decided; time: undecided", "undecided: about 3 more
+    rounds", "time: undecided (over 200 more rounds); loss: decided"; None where nothing is compared.
 
     It is "good" where every comparison has a verdict on the quantity that comes first.
     """
@@ -51,7 +51,9 @@ def status(families: Iterable[Family]) -> TrustReason | None:
     answers = [answer for (_, answer), *_ in compared]
     undecided = [answer for answer in answers if not answer.decided]
     if not undecided:
-        return TrustReason("good", "; ".join(["answer" + _on(compared), *_open(compared)])) if answers else None
+        first = _first(compared, _open(compared))
+        text = "; ".join([f"{first}: decided" if first else "answer", *_open(compared)])
+        return TrustReason("good", text) if answers else None
     by_rounds = sorted((answer for answer in undecided if answer.more and not answer.why), key=lambda x: x.more or 0)
     needs = [*dict.fromkeys(answer.next_step for answer in undecided if answer.why or not answer.more)]
     if by_rounds:
@@ -59,8 +61,11 @@ def status(families: Iterable[Family]) -> TrustReason | None:
         several = f"about {fewest.more} to {most.next_step.removeprefix('about ')}"
         needs.append(several if fewest.more != most.more else fewest.next_step)
     share = f"{len(answers) - len(undecided)} of {len(answers)} decided" if len(undecided) < len(answers) else ""
-    known = f"{share or 'undecided'}{_on(compared, decided)}"
-    text = ": ".join(filter(None, [known, units.listed(needs, MOST_NEEDS)]))
+    first, needed = _first(compared, decided), units.listed(needs, MOST_NEEDS)
+    text = share or "undecided"
+    if needed:
+        text += f" ({needed})" if first else f": {needed}"
+    text = ": ".join(filter(None, [first, text]))
     return TrustReason("warn", "; ".join([text, *decided]), undecided=not share)
 
 
@@ -85,17 +90,22 @@ def _answers(families: Iterable[Family]) -> list[list[tuple[str, Verdict]]]:
     return [[(name or "time", x) for name, x in family.answers(pair).items()] for family, pair in pairs.values()]
 
 
-def _on(compared: Iterable[Sequence[tuple[str, Verdict]]], decided: Sequence[str] = ()) -> str:
-    """Return on which quantities the first answers are, where there are others: " on loss"."""
+def _first(compared: Iterable[Sequence[tuple[str, Verdict]]], others: Sequence[str]) -> str:
+    """Return on which quantities the first answers are: "loss"; "" if there are no others."""
     names = dict.fromkeys(answers[0][0] for answers in compared)
-    several = bool(decided) or any(len(answers) > 1 for answers in compared)
-    return f" on {', '.join(names)}" if several else ""
+    several = bool(others) or any(len(answers) > 1 for answers in compared)
+    return ", ".join(names) if several else ""
+
+
+def _on(compared: Iterable[Sequence[tuple[str, Verdict]]], others: Sequence[str] = ()) -> str:
+    first = _first(compared, others)
+    return f" on {first}" if first else ""
 
 
 def _open(compared: Iterable[Sequence[tuple[str, Verdict]]]) -> list[str]:
     """Return which quantities other than the first are undecided, in words; nothing if none is."""
     names = dict.fromkeys(name for _, *others in compared for name, answer in others if not answer.decided)
-    return [f"undecided: {', '.join(names)}"] if names else []
+    return [f"{', '.join(names)}: undecided"] if names else []
 
 
 def _decided(families: Iterable[Family]) -> list[str]:
@@ -109,7 +119,7 @@ def _decided(families: Iterable[Family]) -> list[str]:
     ]
     by_name = by_key(others, itemgetter(0))
     names = [name for name, each in by_name.items() if all(is_decided for _, is_decided in each)]
-    return [f"decided: {', '.join(names)}"] if names else []
+    return [f"{', '.join(names)}: decided"] if names else []
 
 
 def _verdicts(evidence: RunRecords) -> TrustReason:
@@ -128,7 +138,7 @@ def _verdicts(evidence: RunRecords) -> TrustReason:
     each = f"{fewest} to {most} rounds" if fewest < most else units.counted(most, "round")
     share = f"{len(rounds)} of {len(answers)} comparisons have" if len(answers) > 1 else "it has"
     still = _open(compared)
-    chance = "with normal noise, the chance that any verdict is wrong is at most 5 %, however often you look"
+    chance = "at most a 5 % chance that any verdict is wrong, even if you look after each round (if noise is normal)"
     kind = "good" if len(rounds) == len(answers) and not still else "warn"
     return TrustReason(kind, "; ".join([f"{share} a verdict{_on(compared)}, after {each}", *still, chance]))
 

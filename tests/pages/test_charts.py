@@ -166,10 +166,10 @@ def test_a_status_names_its_quantity_and_the_others_that_are_undecided(store: St
     (family,) = evidence.families
     assert {name: x.decided for name, x in family.answers(family.pairs[0]).items()} == {"val_loss": True, "": False}
     status, reason = trust.status([family]), trust.reasons(evidence)[0]
-    assert status == trust.TrustReason("good", "answer on val_loss; undecided: time")
-    assert reason.kind == "warn" and "on val_loss" in reason.text and "undecided: time" in reason.text
+    assert status == trust.TrustReason("good", "val_loss: decided; time: undecided")
+    assert reason.kind == "warn" and "on val_loss" in reason.text and "time: undecided" in reason.text
     alone = trust.status(evidence_of(store).families)
-    assert alone is not None and "undecided on time" in alone.text and "; decided: val_loss" in alone.text
+    assert alone is not None and "time: undecided" in alone.text and "; val_loss: decided" in alone.text
 
 
 def test_an_interval_that_excludes_nothing_does_not_set_the_axis(store: Store) -> None:

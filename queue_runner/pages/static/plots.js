@@ -118,7 +118,7 @@
     say() {
       const out = this.family.outside;
       const text = this.kind === "loss" ? "" : this.whole || !out
-        ? "" : `Beyond the edges: ${out} iteration${out === 1 ? "" : "s"} outside of the range of the measured ones (first, compile, warm-up); "whole range" shows ${out === 1 ? "it" : "them"}.`;
+        ? "" : `Not drawn: ${out} iteration${out === 1 ? "" : "s"} of compilation or warm-up that took longer or shorter than every measured one. "whole range" shows ${out === 1 ? "it" : "them"}.`;
       this.figure.querySelector(".said").textContent = text;
     }
 
