@@ -10,6 +10,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from queue_runner import tables, units
 from queue_runner.errors import UsageError
@@ -306,11 +307,12 @@ def job(layout: Layout, text: str) -> JobPage:
             running = _running(now, tracker.newest_s, tracker.newest_losses)
         is_done = run.state == State.DONE
         plots = iteration_plots.plots(records) if is_done else iteration_plots.Plots([], [])
-    bars, bar_ticks = timeline.bars(records)
+    bars, bar_ticks = timeline.bars(records) if records.marks else ([], [])
+    bars = [replace(bar, invalid=[], caveats=[]) for bar in bars]  # the page has them above
     courses, _ = timeline.courses(records)
     runs = [other for other in runs if other.job_id == run.job_id]
     may_retry = _may_retry(run, runs, details)
-    facts = show_text.facts(details)
+    facts = [(name, value) for name, value in show_text.facts(details) if name not in ("invalid", "caveat")]
     return JobPage(details, facts, run, why, runs, bars, bar_ticks, courses, running, plots, may_retry)
 
 

@@ -118,12 +118,17 @@ def test_a_paused_lane_says_so_where_nothing_runs(queue: Layout, browser: Browse
     assert page.index("Running") < page.index("until mpsq resume") < page.index("Waiting")
 
 
-def test_a_job_is_what_show_and_why_say(browser: Browser) -> None:
+def test_a_job_is_what_show_and_why_say(queue: Layout, browser: Browser) -> None:
     page = text_of(browser.get("/job/2"))
     assert "exit code 3" in page and "mpsq logs 2.1" in page
     assert "invalid: contended" in page and "others used" in page
     assert "[hidden]" in page and "hunter2" not in page
     assert "one op" in page and "Phases" in page
+    visible = re.sub("<title>.*?</title>", "", browser.get("/job/2"))  # without what a pointer shows
+    assert visible.count("others used the CPU") == 1, "its caveats were shown three times"
+    with sqlite3.connect(queue.db) as raw:
+        raw.execute("DELETE FROM phases")
+    assert "Phases" not in browser.get("/job/2"), "a program that reports none had a section that said nothing"
 
 
 def test_a_job_of_several_runs_shows_each_and_the_one_that_is_named(browser: Browser) -> None:
