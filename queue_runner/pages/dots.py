@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from queue_runner import units
 from queue_runner.analysis import run_metrics
@@ -17,6 +18,7 @@ from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.analysis.rounds import Verdict, Word, mean_interval
 from queue_runner.model import Outcome
 from queue_runner.pages.axis import Axis, axis
+from queue_runner.spec import OF_TIME
 
 COLOURS = 8
 """Colours of the style sheet: c0 to c7. Rows beyond them use the first again; the label beside a row names it."""
@@ -69,6 +71,16 @@ class Chart(Struct, frozen=True):
 def colour(place: int) -> str:
     """Return the class of the n-th arm's colour."""
     return f"c{place % COLOURS}"
+
+
+def quantities(family: Family) -> list[Family]:
+    """Return the family, and the same led by the quantity that comes next: the time, or the first metric that somebody
+    asks about or that has verdicts."""
+    names = [name for name, obstacle in family.metrics.items() if name in family.named or not obstacle]
+    compared = [name for name in names if any(name in pair.metrics for pair in family.pairs)]
+    compared.sort(key=lambda name: name not in family.named)
+    following = [OF_TIME] if family.by else compared[:1]
+    return [family, *(replace(family, aim=replace(family.aim, by=name)) for name in following)]
 
 
 def _drawn(family: Family) -> tuple[dict[Arm, int], list[str]]:

@@ -82,7 +82,11 @@ def build(
     evidence = gather(name, result, connection, options)
     alone = len(evidence.families) == 1 and not result.histories
     compared = evidence.families if evidence.compared or alone else []
-    charts = [(family, dots.forest(family), dots.chart(family, evidence.taints)) for family in compared]
+    charts = [
+        (family, dots.forest(drawn), dots.chart(drawn, evidence.taints))
+        for family in compared
+        for drawn in dots.quantities(family)
+    ]
     plots = iteration_plots.Plots([], []) if result.histories else iteration_plots.plots(evidence)
     history_lines, history_ticks = histories.lines(result.histories)
     courses, n_courses_left = timeline.courses(evidence)
@@ -116,7 +120,7 @@ def build(
         tables=_lettered(result),
         caveats=[(note[0], note) for note in result.notes if _MARK.match(note)],
         notes=[note for note in result.notes if not _MARK.match(note)],
-        charts=[(arm_tables.caption(family) if len(charts) > 1 else "", *drawn) for family, *drawn in charts],
+        charts=[(arm_tables.caption(family) if len(compared) > 1 else "", *drawn) for family, *drawn in charts],
         plots=plots,
         histories=history_lines,
         history_ticks=history_ticks,

@@ -54,7 +54,7 @@ def test_the_legend_of_a_metric_has_no_marks_that_its_charts_lack(tmp_path: Path
         for device in ("cpu", "mps"):
             store.metric(store.run(device, False, 0.1), "score", k / 10 + (device == "mps"))
     legends = re.findall("<figcaption>(Dot.*?)</figcaption>", page_of(store, by="score"))
-    assert len(legends) == 1 and not re.search("line|bar|hollow|cross", legends[0].lower())
+    assert len(legends) == 2 and not re.search("line|bar|hollow|cross", legends[0].lower())
 
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
@@ -178,6 +178,8 @@ def test_a_metric_that_is_decided_is_named_where_the_time_is_not(tmp_path: Path,
         "time: undecided (over 200" in box and "; score: decided" in box and "score of mps eager is 1.000 lower" in box
     )
     text = Seen(page).text
+    assert "difference in score from cpu eager" in text and "score at the end of a run" in text, "it had no chart"
+    assert "speedup over cpu eager" in text and page.count('<p class="status">') == 1
     assert "no verdict on time yet" in text and text.count("is 1.000 lower") == 1
 
 
