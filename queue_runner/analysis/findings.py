@@ -161,7 +161,7 @@ def _without_rounds(undecided: Sequence[Verdict], group: int) -> NextStep:
     widest = max(abs(math.log(answer.change)) for answer in undecided)
     for margin in MARGINS:
         if 2 * widest <= math.log1p(margin / 100):
-            return NextStep("a margin may decide", f"mpsq report g{group} --same-within {margin}%")
+            return NextStep("a wider margin may give a verdict", f"mpsq report g{group} --same-within {margin}%")
     return NextStep("the runs vary too much", "make the runs longer, or the machine quieter: they vary too much")
 
 
@@ -191,7 +191,7 @@ def incomplete(pairs: Iterable[Pair]) -> Iterable[str]:
             else:
                 yield Finding(f"{names}: compared over {where}")
     if differ:
-        yield f"ratios use complete rounds, the table's times all runs: {units.listed(differ, MOST_FACTORS)}"
+        yield f"the table uses all runs, ratios only complete rounds: {units.listed(differ, MOST_FACTORS)}"
 
 
 def other_clock(rows: Iterable[tuple[str, Sequence[ReportedRun]]]) -> Iterable[str]:
@@ -338,8 +338,8 @@ def _twin_costs(pair: Pair) -> Iterable[str]:
         return
     if _far(real / twin_real, 1 / pair.ratio, NOTABLE):  # without their ratio: real times have no interval
         yield (
-            f"real time of a run (median): {tenths(real)} s of {arm.label}, {tenths(twin_real)} s of {twin.label}; it"
-            " does not change as the time of an iteration does"
+            f"real time of a run (median): {tenths(real)} s of {arm.label}, {tenths(twin_real)} s of {twin.label}; this"
+            " ratio is not that of the iteration times"
         )
 
 

@@ -34,7 +34,7 @@ _LOG_BYTES = 65_536
 
 EPILOG = (
     "Without --repeats, two or more jobs run in rounds: each job once, in random order. They end when each row "
-    "of the report has a verdict (after 3 to 20 rounds) or --budget is used up. "
+    "of the report has a verdict (3 rounds at least), after 20 rounds or the --budget. "
     "If no worker runs, mpsq run starts one that exits when the queue is empty. Jobs that were queued earlier run "
     "first. Ctrl-C cancels the jobs and waits for their end; a second Ctrl-C does not wait."
 )

@@ -81,7 +81,7 @@ def _folder_in_command(request: Request, cells: Cells) -> Iterator[str]:
     folder = cells[0].cwd
     named = [word if word.startswith("/") else word.partition("=")[2] for word in request.argv if folder in word]
     if not all(map(os.path.isfile, named)):  # Path.is_file raises for a word that is longer than a path may be
-        yield f"the command names {folder}: it reads that folder, even if its code changes"
+        yield f"the command names {folder}: its runs read it there, with any later changes"
 
 
 def _name_like_an_id(request: Request, cells: Cells) -> Iterator[str]:
@@ -130,7 +130,7 @@ def _missing_script(request: Request, cells: Cells) -> Iterator[str]:
         program, script = (*spec.argv[:2], "", "")[:2]
         is_script = script.endswith(".py") and interpreter.PYTHON.fullmatch(program.rpartition("/")[2])
         if is_script and not Path(spec.cwd, script).exists():
-            yield f"there is no {script} in {spec.cwd}: its runs fail unless it is there when they start"
+            yield f"there is no {script} in {spec.cwd}: runs fail unless it is there when they start"
             return
 
 

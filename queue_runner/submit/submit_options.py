@@ -237,8 +237,8 @@ class Request:
     )
     budget_s: float | None = _option(
         Kind.DURATION,
-        "With --until: after this time, such as 30m, start no further run, even within a round. Without --budget, no"
-        " new round starts after 10m.",
+        "With --until: after this time, such as 30m, start no new round, and no run of the first 3 rounds."
+        " Without --budget, no new round starts after 10m.",
         "DURATION",
         name="budget",
         convert=_budget,
@@ -290,7 +290,7 @@ class Request:
     )
     timeout_s: float | None = _option(Kind.DURATION, "End a run after this: 90s, 15m, 2h.", "DURATION", name="timeout")
     parser: str | None = _option(
-        Kind.TEXT, f"Parse the command's output as a log of {', '.join(parsers.names())}.", "NAME"
+        Kind.TEXT, f"The format of the command's output: {', '.join(parsers.names())}.", "NAME"
     )
     metrics: Mapping[str, str] = _option(
         Kind.PAIRS,

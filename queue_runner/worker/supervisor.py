@@ -344,7 +344,7 @@ class Supervisor:
                 self.gate.look_later()  # they end, and none begins: the wait for a quiet machine goes on
             else:
                 self.gate.leave("another queue is running")
-            self._block(Blocked(f"{self._locks.held_by(self._layout.home)}; this one continues when the lane is free"))
+            self._block(Blocked(f"{self._locks.held_by(self._layout.home)}; this run starts once it has ended"))
             return False
         assert self._held is not None
         failpoints.reach("worker.lane")

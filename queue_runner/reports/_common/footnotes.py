@@ -152,7 +152,7 @@ def times(times_of: Iterable[str | None]) -> str:
 def _unknown_logs(arms: Sequence[Arm]) -> Iterable[str]:
     """Say why imported logs are not pooled."""
     if sum(arm.key.get(LOG) is not None for arm in arms) > 1:
-        remedy = ": mpsq import FILE --set device=mps --set compile=off sets both; --group-by device pools repeats"
+        remedy = ": mpsq import FILE --set device=mps --set compile=off sets both; --group-by device pools them"
         yield Caveat("logs of unknown device or mode form separate rows", remedy, minor=True)
 
 
@@ -265,7 +265,7 @@ def _two_places(families: Sequence[Family]) -> Iterable[str]:
 
 def _mixed_first_iteration(arms: Sequence[Arm]) -> Iterable[str]:
     if any("unsynced" in taints(row) and row.first_iter_s is not None for arm in arms for row in arm.shown):
-        yield Finding("1st iter and compile include the first evaluation in logs not written by mpsq")
+        yield Finding("in logs of other trainers, 1st iter and compile include the first evaluation")
 
 
 def peaks(peaks: Iterable[tuple[str | None, str | None, Peak | None]], subject: str) -> Iterable[str]:
