@@ -294,7 +294,7 @@ def test_a_time_whose_spread_would_reach_below_0_is_a_range(tmp_path: Path) -> N
 
 
 def test_the_names_of_a_page_are_those_that_a_user_knows(tmp_path: Path) -> None:
-    """A setting was called "n layer", and a ratio of 0.5 "speedup", beside a sentence that printed "2 x slower"."""
+    """A setting was called "n layer", and a ratio of 0.5 "speedup", beside a sentence with "2 x slower"."""
     store = Store(tmp_path / "home")
     for k in range(4):
         for n_layer in (1, 2):

@@ -108,8 +108,7 @@ def test_a_change_keeps_the_place_on_the_page(home: Path, browser: Browser, scri
     with writing(open_engine(layout.db, check=False)) as connection:
         new = [NewJob(replace(SPEC, name=f"n{n}")) for n in range(40)]
         jobs.submit(connection, "mpsq submit", 7, new, [(n, 1) for n in range(len(new))])
-    with served(home, "--write") as server, opened(browser, java_script_enabled=script) as window:
-        page = window.page
+    with served(home, "--write") as server, quiet(browser, server, java_script_enabled=script) as page:
         page.goto(server.address)
         page.goto(f"{server.base}/")
         page.locator("#group-3 > details > summary").click()

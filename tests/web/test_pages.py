@@ -128,7 +128,7 @@ def test_a_job_is_what_show_and_why_say(queue: Layout, browser: Browser) -> None
     assert visible.count("others used the CPU") == 1, "its caveats were shown three times"
     with sqlite3.connect(queue.db) as raw:
         raw.execute("DELETE FROM phases")
-    assert "Phases" not in browser.get("/job/2"), "a program that reports none had a section that named nothing"
+    assert "Phases" not in browser.get("/job/2"), "a program that reports none had a section without content"
 
 
 def test_a_job_of_several_runs_shows_each_and_the_one_that_is_named(browser: Browser) -> None:
