@@ -218,6 +218,19 @@ def test_a_job_is_queued_again_with_another_time_limit(engine: Engine, layout: L
     assert limits == [(2.0,), (4.0,), (2.0,)]
 
 
+def test_more_time_is_offered_for_those_that_timed_out_alone(engine: Engine, mpsq: Cli) -> None:
+    """Beside it stood all groups with a run that failed, which would fail again."""
+    submit(engine)
+    mpsq.ok("edit", "1", "--timeout", "2")
+    with writing(engine) as connection:
+        end(connection, Ending(Outcome.TIMED_OUT, reason="it ran longer than 2 s"))
+    submit(engine)
+    with writing(engine) as connection:
+        end(connection, Ending(Outcome.FAILED, 1))
+    step = mpsq.ok("report", "g1", "g2", "--explain").out.rpartition("mpsq rerun g1")[2]
+    assert step.split()[:2] == ["--timeout", "4s"]
+
+
 def test_an_edit_of_a_group_leaves_out_what_has_ended(engine: Engine, layout: Layout, mpsq: Cli) -> None:
     with writing(engine) as connection:
         jobs.submit(connection, "test", 0, [NewJob(SPEC)] * 3, [(0, 1), (1, 1), (2, 1)])

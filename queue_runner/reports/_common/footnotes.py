@@ -86,10 +86,11 @@ class CaveatMarks:
             yield Caveat(f"{counted} ({kinds})", f": {'; '.join(parts)}")
             groups = sorted({row.group_id or 0 for row in runs if row.kind != "import" and not row.merged})
             if not included and (groups := missing_runs.lacking(self._connection, groups)):
-                late = [row.job_id for row in runs if row.outcome == Outcome.TIMED_OUT]
-                if timeout_s := read.longest_timeout_s(self._connection, late):
-                    what = "to run them again with more time"
-                    command = more_time(" ".join(f"g{group}" for group in groups), timeout_s)
+                late = [row for row in runs if row.outcome == Outcome.TIMED_OUT and row.group_id in groups]
+                if timeout_s := read.longest_timeout_s(self._connection, [row.job_id for row in late]):
+                    what = "to run those that timed out again with more time"
+                    of_late = [group for group in groups if any(row.group_id == group for row in late)]
+                    command = more_time(" ".join(f"g{group}" for group in of_late), timeout_s)
                 elif all(row.spec_hash not in work and self._fails_again(row) for row in runs):
                     what, command = "why", f"mpsq why {runs[-1].run}"
                 else:
