@@ -206,7 +206,7 @@ def _of_the_queue(run: QueuedRun, queue: QueueState, ahead: Sequence[str], any_w
         step = "mpsq status shows when the machine is quiet again; a job with --no-gate starts on a busy one, too"
         return Reason("gate", "a quiet machine", gate.removeprefix(name), step)
     if queue.blocked_reason and not (gate and ahead):
-        step = "mpsq status shows when runs can start again"
+        step = "it starts by itself when that has changed"
         return Reason("blocked", "the machine", f"nothing can start now: {queue.blocked_reason}", step)
     if not ahead:
         return Reason(

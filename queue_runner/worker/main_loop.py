@@ -29,7 +29,7 @@ from apscheduler.jobstores.base import JobLookupError
 from apscheduler.schedulers.background import BackgroundScheduler
 
 import queue_runner
-from queue_runner import config_file, extensions, paths
+from queue_runner import config_file, extensions, paths, units
 from queue_runner.errors import (
     AlreadyRunning,
     ConfigError,
@@ -44,7 +44,7 @@ from queue_runner.host import locks, ownership, reserve, wakeup
 from queue_runner.host.home import ensure_home
 from queue_runner.host.run_dir import cut_middle
 from queue_runner.store import backup, migrate, read
-from queue_runner.store.engine import checkpoint, open_engine
+from queue_runner.store.engine import checkpoint, looking, open_engine
 from queue_runner.worker import warden_starter
 from queue_runner.worker.hooks import Hooks
 from queue_runner.worker.steps import Steps
@@ -361,6 +361,10 @@ class Worker:
             return
         if ended:
             self._stopped.set()
+            with looking(self._engine) as connection:
+                n_left = connection.value("SELECT count(*) FROM runs WHERE state = 'QUEUED'")
+            if n_left:
+                log.info("%s cannot start without you: mpsq status says why", units.counted(n_left, "run"))
         busy_tick_s = WATCH_TICK_S if self._steps.watched else BUSY_TICK_S
         tick_s = busy_tick_s if active else self._idle_tick_s
         self._step_every(tick_s)

@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from queue_runner.config_file import Config
+from queue_runner.control import pausing
 from queue_runner.host import locks, wakeup
 from queue_runner.model import DEFAULT_LANE
 from queue_runner.store import read
@@ -308,6 +309,14 @@ def test_the_next_worker_owns_the_queue_at_once(queue: Queue) -> None:
     assert queue.rows()[0]["state"] == "RUNNING"  # it adopts, and does not wait for the run
     (queue.folder / "go").touch()
     assert queue.done()[0]["exit_code"] == 3
+
+
+def test_a_worker_that_leaves_a_paused_queue_names_what_still_waits(queue: Queue) -> None:
+    """It ended at once without a word."""
+    queue.submit("true")
+    pausing.pause_lane(queue.layout, "test")
+    assert queue.worker("", "--until-idle").wait() == 0
+    assert "1 run cannot start" in queue.log() and queue.rows()[0]["state"] == "QUEUED"
 
 
 def test_a_pause_between_runs_ends_in_time(queue: Queue) -> None:
