@@ -196,9 +196,7 @@ def judge_metric(
 ) -> dict[Pair, Verdict]:
     """Judge pairs of (arm, baseline) by a metric: differences of its values, in its unit. An `obstacle` prevents every
     verdict."""
-    compared = _of_metric(value)
-    with_values = [pair for pair in requested if all(map(compared.values, pair))]
-    return _judged(with_values, compared, n_words, same_within, effect_sd, obstacle)
+    return _judged(requested, _of_metric(value), n_words, same_within, effect_sd, obstacle)
 
 
 def contrast(
@@ -262,8 +260,9 @@ def _judged(
     obstacle: str = "",
     of_time: bool = False,
 ) -> dict[Pair, Verdict]:
-    """Judge the distinct pairs, and mirror the answers."""
-    pairs = [*{frozenset(pair): pair for pair in requested}.values()]
+    """Judge the distinct pairs that have values, and mirror the answers."""
+    distinct = {frozenset(pair): pair for pair in requested}.values()
+    pairs = [pair for pair in distinct if all(map(compared.values, pair))]
     of_arm = {arm: compared.values(arm) for pair in pairs for arm in pair}
     order = _in_order(row for runs in of_arm.values() for row, _ in runs)
     margin = math.log1p(same_within) if of_time and same_within is not None else same_within

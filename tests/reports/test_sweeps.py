@@ -317,3 +317,12 @@ def test_the_disturbed_rounds_of_a_part_are_judged_with_the_noise_of_the_whole(s
             store.run(median_s=time_s * math.exp(noise * (n % 2 + 1)), params={"n": n}, taints=taints)
     for where in ([], ["n=0,3"]):
         assert "disturbed round" not in words(store.report(where=where))
+
+
+def test_a_part_is_compared_although_all_rounds_of_a_hidden_row_were_disturbed(store: Store) -> None:
+    """Two jobs of three ended with "fmean requires at least one data point"."""
+    for noise in (0.0001, 0.0042, -0.0031):
+        for n, time_s in enumerate((0.1, 0.15, 0.22)):
+            taints = {"contended": ("caveat", "other programs used 40 % of the cores")}
+            store.run(median_s=time_s * math.exp(noise * (n % 2 + 1)), params={"n": n}, taints=taints)
+    assert "slower" in words(store.report(where=["n=0,1"]))
