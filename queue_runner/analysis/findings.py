@@ -156,24 +156,26 @@ def _open(family: Family) -> Iterable[str]:
 
 
 def _without_rounds(undecided: Sequence[Verdict], group: int) -> NextStep:
-    """Return what to do where rounds alone do not decide: accept a margin of at least twice the measured differences,
-    or measure with less noise."""
-    widest = max(abs(math.log(answer.change)) for answer in undecided)
-    for margin in MARGINS:
-        if 2 * widest <= math.log1p(margin / 100):
-            return NextStep("a wider margin may give a verdict", f"mpsq report g{group} --same-within {margin}%")
+    """Return what to do where rounds alone do not decide: accept a wider margin, or measure with less noise."""
+    if margin := _margin(undecided):
+        return NextStep("a wider margin gives a verdict", f"mpsq report g{group} --same-within {margin}%")
     return NextStep("the runs vary too much", "make the runs longer, or the machine quieter: they vary too much")
 
 
 def _towards_an_answer(undecided: Sequence[Verdict], group: int, fewest: int) -> str:
     """Return the command for more rounds; if they are many and the intervals narrow, one that they already answer; ""
     if they are too many."""
-    if fewest > MOST_ROUNDS and all(answer.of_time and answer.low is not None for answer in undecided):
-        widest = max(abs(end) for answer in undecided for end in answer.on_scale)
-        for margin in MARGINS:
-            if widest < math.log1p(margin / 100):
-                return f"mpsq report g{group} --same-within {margin}%"
+    if fewest > MOST_ROUNDS and (margin := _margin(undecided)):
+        return f"mpsq report g{group} --same-within {margin}%"
     return more_rounds(group, fewest) if fewest <= MOST_OFFERED else ""
+
+
+def _margin(undecided: Sequence[Verdict]) -> int:
+    """Return the smallest of MARGINS, in percent, within which all intervals lie; 0 if there is none."""
+    if not all(answer.of_time and answer.low is not None for answer in undecided):
+        return 0
+    widest = max(abs(end) for answer in undecided for end in answer.on_scale)
+    return next((margin for margin in MARGINS if widest < math.log1p(margin / 100)), 0)
 
 
 def incomplete(pairs: Iterable[Pair]) -> Iterable[str]:

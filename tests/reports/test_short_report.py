@@ -274,16 +274,16 @@ def test_a_narrow_interval_is_asked_about_instead_of_hundreds_of_rounds(store: S
     assert "the same within 5 %" in "\n".join(short(store, same_within="5%"))
 
 
-@pytest.mark.parametrize(("rounds", "step"), [(6, "report g1 --same-within 1%"), (5, "make the runs longer")])
-def test_rows_that_rounds_do_not_decide_have_a_next_step(store: Store, rounds: int, step: str) -> None:
-    """It was "undecided (over 200 more rounds)", and no word on what one can do."""
+@pytest.mark.parametrize("rounds", [5, 6])
+def test_rows_that_rounds_do_not_decide_have_a_next_step(store: Store, rounds: int) -> None:
+    """It was "undecided (over 200 more rounds)", then a margin that gave no verdict and the same step again."""
     for k in range(rounds):
         for at, device in enumerate(("cpu", "mps")):
             store.run(device, median_s=0.1013 + 0.0407 * ((k + at) % 2) + k**1.5 / 7e4)
     text = " ".join(" ".join(short(store)).split())
-    assert "over 200 more rounds" in text and f"next: mpsq {step}".replace("mpsq make", "make") in text
+    assert "over 200 more rounds" in text and "next: make the runs longer" in text
     store.run("cpu", outcome=None)
-    assert step not in " ".join(" ".join(short(store)).split())
+    assert "make the runs longer" not in " ".join(" ".join(short(store)).split())
 
 
 def test_held_runs_have_the_command_that_releases_them_as_next_step(store: Store) -> None:
