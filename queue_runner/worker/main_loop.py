@@ -302,6 +302,10 @@ class Worker:
     def _has_work(self) -> bool:
         return self._steps.now.something_waits or self._hooks.busy() or any(part.busy() for part in self._parts)
 
+    def _n_queued(self) -> int:
+        with looking(self._engine) as connection:
+            return int(connection.value("SELECT count(*) FROM runs WHERE state = 'QUEUED'"))
+
     def _step_parts(self) -> None:
         self._parts_are_asked = are_busy = False
         for part in self._parts:
@@ -353,6 +357,7 @@ class Worker:
                 self._is_expected.clear()
                 self._steps.get_ready()
             ended = self._until_idle and not active and not self._has_work()
+            n_left = self._n_queued() if ended else 0
         except MpsqError as error:
             self._complain(error.with_remedy)
             return
@@ -361,8 +366,6 @@ class Worker:
             return
         if ended:
             self._stopped.set()
-            with looking(self._engine) as connection:
-                n_left = connection.value("SELECT count(*) FROM runs WHERE state = 'QUEUED'")
             if n_left:
                 log.info("%s cannot start without you: mpsq status says why", units.counted(n_left, "run"))
         busy_tick_s = WATCH_TICK_S if self._steps.watched else BUSY_TICK_S

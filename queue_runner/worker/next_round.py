@@ -69,6 +69,7 @@ def _judged(layout: Layout, group_id: int, group: OpenGroup, now: float) -> tupl
     from queue_runner.monitor import answers
 
     with read.reading(layout.db) as connection:
+        longest = _longest(connection, group_id, group.until.limit_s) if is_over else ""
         try:
             families = answers.of_group(connection, group_id)
             reached = answers.reached(families, group.until.goal)
@@ -82,8 +83,6 @@ def _judged(layout: Layout, group_id: int, group: OpenGroup, now: float) -> tupl
     if more and more <= MOST_OFFERED:
         needed += f": {more_rounds(group_id, more)} adds them"
     if is_over:
-        with read.reading(layout.db) as connection:
-            longest = _longest(connection, group_id, group.until.limit_s)
         return progress, f"the budget of {units.duration(group.until.limit_s)} is used up{longest}; {needed}"
     if obstacle := answers.obstacle(families, group.until.goal):
         return progress, obstacle

@@ -355,7 +355,7 @@ class Supervisor:
             if why_not:
                 self._block(Blocked(why_not, Obstacle.GATE if self.gate.is_waiting else None))
             if not self.gate.keeps_lane:
-                self._locks.wait_in_turn()  # runs on lanes may continue, but no more of them start
+                self._locks.wait_in_turn()  # what runs may continue, but nothing else starts
                 self._lend()
             return False
         token = secrets.token_hex(16)
