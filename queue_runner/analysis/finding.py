@@ -8,14 +8,11 @@ class Finding(str):
 
     def after(self, prefix: str) -> Finding:
         """Return the sentence after a prefix, such as the letter of its table."""
-        return Finding(f"{prefix}{self}")
+        return type(self)(f"{prefix}{self}")
 
 
 class OtherAnswer(Finding):
     """An answer on a quantity that does not come first: on a page it stands below the first one."""
-
-    def after(self, prefix: str) -> OtherAnswer:
-        return OtherAnswer(f"{prefix}{self}")
 
 
 class Undecided(str):

@@ -8,7 +8,7 @@ import gc
 import os
 import re
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from itertools import zip_longest
 from typing import Annotated, Any, NoReturn
@@ -208,19 +208,16 @@ app = typer.Typer(
 )
 
 
-def _settings() -> Collection[str]:
-    from queue_runner.config_file import KEYS
-
-    return KEYS
-
-
 def _unknown(name: str, known: Sequence[str] | Mapping[str, str], path: str) -> UsageError:
     """Return the error for a word that is not a command, or none of the `known` ones below that of the `path`."""
     line = f"{path} {name}".removeprefix("mpsq ")
     if new := RENAMED.get(line):
         return UsageError(f"mpsq {line} is now mpsq {new}", f"mpsq {new.split()[0]} --help explains it")
-    if path == "mpsq config" and name in _settings():
-        return UsageError(f'unknown command "{line}"', f"mpsq config set {name} VALUE changes the setting")
+    if path == "mpsq config":
+        from queue_runner.config_file import KEYS
+
+        if name in KEYS:
+            return UsageError(f'unknown command "{line}"', f"mpsq config set {name} VALUE changes the setting")
     return UsageError(f'unknown command "{line}"', did_you_mean(name, known, f"{path} --help lists them"))
 
 

@@ -138,10 +138,8 @@ def follow_to_the_end(
                 _report(layout, stored.group, awaited)
             raise typer.Exit(130) from None
         except (BrokenPipeError, SystemExit) as error:
-            name, why = (
-                f"g{stored.group}",
-                "ended by SIGTERM" if isinstance(error, SystemExit) else "the output was closed",
-            )
+            name = f"g{stored.group}"
+            why = "ended by SIGTERM" if isinstance(error, SystemExit) else "the output was closed"
             out.say(f"{why}; the jobs continue: mpsq logs -f {name}, or mpsq cancel {name}")
             raise
     if finish is not None:

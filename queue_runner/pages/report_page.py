@@ -180,9 +180,9 @@ def _time(families: Sequence[Family]) -> list[str]:
     (arm,) = arms
     spread_s, over = arm.spread_s
     unit, scale = ("s", 1.0) if families[0].wall else ("ms/iter", 1e-3)
-    time = units.plus_minus(arm.median_s, spread_s if over == "runs" else None, unit, scale)
-    if over == "runs" and (spread_s or 0.0) >= (arm.median_s or 0.0):
-        time = f"{arm_tables.range_of([time_s / scale for time_s in arm.times])} {unit}"
+    wide = arm_tables.wide_range(arm.times, arm.median_s, spread_s, over, scale)
+    near = units.plus_minus(arm.median_s, spread_s if over == "runs" else None, unit, scale)
+    time = f"{wide} {unit}" if wide else near
     return [f"{arm.label}: {time}, {units.counted(len(arm.timed), 'run')}"]
 
 

@@ -124,7 +124,7 @@ def _gap(runs: Sequence[ReportedRun], known: Sequence[ReportedRun]) -> Gap:
     requested = {(run.job_id, run.repeat) for run in runs}
     last = {(row.job_id, row.repeat): row for row in sorted(known, key=lambda row: row.run_id)}
     cancelled = {key for key in requested - good if last[key].outcome == Outcome.CANCELLED}
-    late = {key: last[key].run for key in sorted(requested - good) if is_beyond_budget(last[key])}
+    late = {key: last[key].run for key in sorted(requested - good) if _is_beyond_budget(last[key])}
     bad = [row for row in bad if (row.job_id, row.repeat) not in {*cancelled, *late}]
     return Gap(
         jobs=tuple(sorted({run.job_id for run in runs})),
@@ -139,7 +139,7 @@ def _gap(runs: Sequence[ReportedRun], known: Sequence[ReportedRun]) -> Gap:
     )
 
 
-def is_beyond_budget(row: ReportedRun) -> bool:
+def _is_beyond_budget(row: ReportedRun) -> bool:
     """Return whether the end of the --budget skipped the run."""
     return row.ending == f"{Outcome.SKIPPED}(budget)"
 

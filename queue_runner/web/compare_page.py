@@ -131,10 +131,8 @@ class ReportPages:
         from queue_runner.reports._common.report_options import read_options
 
         peaks = config_file.load(self._layout.config).peak_tflops
-        key, version = (
-            (query, layout_name, values.get("forms") is not None),
-            (version, peaks, self._layout.db.stat().st_ino),
-        )
+        key = (query, layout_name, values.get("forms") is not None)
+        version = (version, peaks, self._layout.db.stat().st_ino)
         known, compressed = self._made.pop(key, (None, b""))
         if known != version:
             options = read_options(

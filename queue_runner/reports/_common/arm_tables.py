@@ -34,14 +34,19 @@ def spread(x: float | None, x_spread: float | None, over: str | None, scale: flo
 def time(row: Any, scale: float = 1.0) -> str:
     """Format the time of a row with its spread: `220.7 ± 0.3`; from the lowest to the highest run, `40 to 900`, where
     the spread is not less than the time, which cannot be negative."""
-    if row.spread_over == "runs" and (row.spread_s or 0.0) >= (row.median_s or 0.0):
-        return range_of([run.median_s / scale for run in row.arm.shown if run.median_s is not None])
-    return spread(row.median_s, row.spread_s, row.spread_over, scale)
+    times_s = [run.median_s for run in row.arm.shown if run.median_s is not None]
+    wide = wide_range(times_s, row.median_s, row.spread_s, row.spread_over, scale)
+    return wide or spread(row.median_s, row.spread_s, row.spread_over, scale)
 
 
-def range_of(values: Sequence[float]) -> str:
-    """Format the lowest and the highest of the values: `40 to 900`."""
-    return f"{units.number(min(values), 3)} to {units.number(max(values), 3)}"
+def wide_range(
+    times_s: Sequence[float], median_s: float | None, spread_s: float | None, over: str | None, scale: float
+) -> str:
+    """Format the lowest and the highest time of runs whose spread is not less than their median: `40 to 900`; "" where
+    it is less."""
+    if over != "runs" or (spread_s or 0.0) < (median_s or 0.0):
+        return ""
+    return f"{units.number(min(times_s) / scale, 3)} to {units.number(max(times_s) / scale, 3)}"
 
 
 MOST_NAME = 60
