@@ -28,7 +28,7 @@ from tests.web.server_support import Server, served
 from tests.web.test_pages import HOSTILE
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Browser, Page, Route
 
 pytestmark = [pytest.mark.process, pytest.mark.needs_program("chromium")]
 
@@ -195,6 +195,29 @@ def test_the_charts_of_a_submission_get_the_rounds_that_arrive(queue: Queue, bro
         assert page.locator("#plots").text_content() != before
         assert page.evaluate("document.activeElement.textContent") == "logarithmic"
         assert plot.get_by_role("button", name="logarithmic").get_attribute("aria-pressed") == "true"
+
+
+def test_an_update_that_moves_what_has_the_focus_keeps_it(home: Path, browser: Browser) -> None:
+    """It was moved before its new neighbour, and lost the focus; a made page, since which part moves is chance."""
+    layout = full_queue(home)
+    first, second = "<p>one</p><p>two</p><button id='b'>b</button>", "<button id='b'>b</button><p>one</p><p>new</p>"
+    page_of = "<!doctype html><p id='lost' hidden></p><main data-refresh='1'>{}</main><script src='{}'></script>"
+    with served(home) as server, quiet(browser, server) as page:
+        page.goto(server.address)
+        page.wait_for_url(f"{server.base}/")
+        script = page.locator("script[src*='web.js']").get_attribute("src") or ""
+
+        def answer(route: Route) -> None:
+            asked_again = route.request.resource_type == "fetch"
+            route.fulfill(content_type="text/html", body=page_of.format(second if asked_again else first, script))
+
+        page.route("**/made", answer)
+        page.goto(f"{server.base}/made")
+        page.locator("#b").focus()
+        end_running_run(layout, Ending(Outcome.SUCCEEDED, 0))
+        page.get_by_text("new").wait_for(timeout=30_000)
+        assert page.evaluate("document.activeElement.id") == "b"
+        assert page.locator("main").inner_html() == second.replace("'", '"')
 
 
 def test_an_open_cancel_never_becomes_that_of_the_next_run(home: Path, browser: Browser) -> None:

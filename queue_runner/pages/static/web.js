@@ -51,11 +51,18 @@
       const same = made.id ? [...old.children].find((child) => child.id === made.id)
         : at && !at.id && at.nodeName === made.nodeName ? at : null;
       if (!same) { old.insertBefore(made, at); continue; }
+      // what moves loses the focus and a selection: where `same` has one, the nodes before it go behind it instead
+      if (holds(same)) {
+        const last = same.nextSibling;
+        while (at !== same) { const next = at.nextSibling; old.insertBefore(at, last); at = next; }
+      }
       if (same === at) at = at.nextSibling; else old.insertBefore(same, at);
       patch(same, made);
     }
     while (at) { const next = at.nextSibling; at.remove(); at = next; }
   }
+
+  const holds = (node) => node.contains(document.activeElement) || node.contains(getSelection().anchorNode);
 
   function patch(old, fresh) {
     if (old.isEqualNode(fresh)) return;
