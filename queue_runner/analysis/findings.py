@@ -34,6 +34,12 @@ NOTABLE = 1.25
 """Minimum ratio of the change of the real time to that of the iterations to be reported."""
 
 
+LITTLE = 0.25
+"""Share of a run's time: where the measured iterations take less, longer runs are advised."""
+FEW = 5
+"""Number of further rounds up to which these are advised all the same."""
+MOST_LONGER = 10
+"""Maximum factor by which longer runs are advised."""
 MARGINS = (1, 2, 3, 5, 10)
 """Per cent by which two rows may differ and still be of equal use to somebody."""
 
@@ -145,21 +151,42 @@ def _open(family: Family) -> Iterable[str]:
         if alike[0][1].why or not alike[0][1].more:
             yield Caveat(reason, which)
             if not alike[0][1].why and len(groups) == 1 and all(row.state == State.DONE for row in runs):
-                yield _without_rounds([answer for _, answer in alike], min(groups))
+                yield _without_rounds([answer for _, answer in alike], min(groups), _longer_runs(ours))
         elif any(row.state != State.DONE for row in runs):
             yield Finding(reason + which)  # further rounds wait already
         else:
             no_rounds = next((row.instead_of_rounds for row in ours if row.instead_of_rounds), "")
             verdicts = [answer for _, answer in undecided]
-            command = no_rounds or _towards_an_answer(verdicts, min(groups), fewest) if len(groups) == 1 else needs
+            command = no_rounds or (_longer_runs(ours) if fewest > FEW else "")
+            command = command or _towards_an_answer(verdicts, min(groups), fewest) if len(groups) == 1 else needs
             yield NextStep(reason + which, command) if command else Finding(reason + which)
 
 
-def _without_rounds(undecided: Sequence[Verdict], group: int) -> NextStep:
+def _longer_runs(rows: Sequence[ReportedRun]) -> str:
+    """Return how to measure longer, where start and end of a workload's runs take most of their time; "" elsewhere."""
+    least = None
+    for row in rows:
+        if not (row.valid and row.median_s and row.n_measure and row.real_s):
+            continue
+        measured_s = row.median_s * row.n_measure
+        if not row.planned_iters or row.kind != "workload" or measured_s > LITTLE * row.real_s:
+            return ""
+        if least is None or measured_s < least[0]:
+            least = measured_s, row.real_s, row.planned_iters
+    if least is None:
+        return ""
+    measured_s, real_s, iters = least
+    times = min(MOST_LONGER, round(real_s / measured_s))
+    measured, whole = (units.short_duration(x_s, 2) for x_s in (measured_s, real_s))
+    return f"make the runs longer ({measured} of {whole} is measured): --set max_iters={iters * times}"
+
+
+def _without_rounds(undecided: Sequence[Verdict], group: int, longer: str) -> NextStep:
     """Return what to do where rounds alone do not decide: accept a wider margin, or measure with less noise."""
     if margin := _margin(undecided):
         return NextStep("a wider margin gives a verdict", f"mpsq report g{group} --same-within {margin}%")
-    return NextStep("the runs vary too much", "make the runs longer, or the machine quieter: they vary too much")
+    vary = "the runs vary too much"
+    return NextStep(vary, longer or "make the runs longer, or the machine quieter: they vary too much")
 
 
 def _towards_an_answer(undecided: Sequence[Verdict], group: int, fewest: int) -> str:

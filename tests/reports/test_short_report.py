@@ -286,6 +286,18 @@ def test_rows_that_rounds_do_not_decide_have_a_next_step(store: Store, rounds: i
     assert "make the runs longer" not in " ".join(" ".join(short(store)).split())
 
 
+@pytest.mark.parametrize(("measured", "longer"), [(10, True), (200, False)])
+def test_runs_that_measure_little_are_to_be_longer(store: Store, measured: int, longer: bool) -> None:
+    """nanogpt on an H200 was undecided after 7 rounds that measured 1 of 13 s each, and decided after 5 of 10 s."""
+    for k in range(6):
+        for device, s in (("cpu", 0.1013 + k / 7e3), ("mps", 0.1013 * (0.98 + k % 3 * 0.0613))):
+            store.run(device, median_s=s, hello={"planned_iters": 150}, summary={"n_measure": measured})
+    text = " ".join(" ".join(short(store)).split())
+    assert "undecided" in text
+    assert ("of 30 s is measured): --set max_iters=1500" in text) == longer
+    assert ("mpsq rerun g1 --rounds" in text) != longer
+
+
 def test_held_runs_have_the_command_that_releases_them_as_next_step(store: Store) -> None:
     store.run("cpu")
     store.run("mps", outcome=None)
