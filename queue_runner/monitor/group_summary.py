@@ -11,7 +11,7 @@ from msgspec import Struct
 from queue_runner import times, units
 from queue_runner.model import Outcome, Selector, State
 from queue_runner.monitor.run_view import RunView, last_attempts
-from queue_runner.spec import FIRST_ROUNDS
+from queue_runner.spec import FIRST_ROUNDS, MOST_ROUNDS
 from queue_runner.store import read
 
 
@@ -72,11 +72,18 @@ class GroupProgress(Struct, frozen=True):
 
     title: str
     closed_why: str | None
+    more_follow: bool
     ended_rounds: int
     rounds: int
     runs: int
     failed: int
     waiting: int
+
+    @property
+    def done(self) -> str:
+        """How many rounds are done, in words, of those that are planned; while more may follow, of all that may."""
+        most = f"at most {MOST_ROUNDS} rounds" if self.more_follow else units.counted(self.rounds, "round")
+        return f"{units.count(self.ended_rounds)} of {most} done"
 
 
 _PROGRESS = f"""
@@ -89,7 +96,8 @@ WITH last AS (
         sum(state = 'DONE' AND outcome NOT IN ('SUCCEEDED', 'CANCELLED', 'SKIPPED')) AS failed
     FROM last GROUP BY group_id, repeat
 )
-SELECT g.id, g.title, {_CLOSED_WHY}, sum(ended), count(*), sum(runs), sum(failed), (
+SELECT g.id, g.title, {_CLOSED_WHY}, g.until IS NOT NULL AND g.closed_at IS NULL,
+    sum(ended), count(*), sum(runs), sum(failed), (
     SELECT count(*) FROM jobs j JOIN runs r ON r.job_id = j.id WHERE j.group_id = g.id AND r.state IN ('QUEUED', 'HELD')
 ) FROM rounds JOIN groups g ON g.id = group_id GROUP BY g.id
 """

@@ -474,6 +474,17 @@ def test_the_page_of_a_submission_is_its_answer_so_far(browser: Browser) -> None
     assert 'href="/group/2"' in browser.get("/") and "0 of 1 round done" in text_of(browser.get("/"))
 
 
+def test_rounds_that_may_still_follow_are_counted(queue: Layout, browser: Browser) -> None:
+    """It said "of 2 rounds", and the 2 grew."""
+    with sqlite3.connect(queue.db) as connection:
+        connection.execute("UPDATE groups SET until = 'decided'")
+    assert "of at most 20 rounds done" in text_of(browser.get("/group/1"))
+    assert "of at most 20 rounds done" in text_of(browser.get("/"))
+    with sqlite3.connect(queue.db) as connection:
+        connection.execute("UPDATE groups SET closed_at = 1, closed_why = 'decided'")
+    assert "of 2 rounds done" in text_of(browser.get("/group/1"))
+
+
 def test_the_page_of_an_open_submission_says_why_it_waits_or_runs(queue: Layout, browser: Browser, mpsq: Cli) -> None:
     """It named the command that says so."""
 
