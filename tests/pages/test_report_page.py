@@ -10,7 +10,7 @@ import pytest
 from queue_runner import reports
 from queue_runner.pages import report_page
 from queue_runner.reports._common.report_options import read_options
-from queue_runner.spec import NO_CODE
+from queue_runner.spec import NO_CODE, Aim
 from queue_runner.store import read
 from tests.pages.pages_fixture import evening, page_of
 from tests.pages.test_render import HOSTILE, Seen
@@ -238,6 +238,16 @@ def test_a_run_without_a_machine_is_a_machine_of_its_own(store: Store) -> None:
 def test_the_title_is_the_question_or_the_name_of_the_report(store: Store) -> None:
     assert "<h1>Which is faster" in page_of(store)
     assert "<h1>Train vs infer</h1>" in page_of(store, "train-vs-infer")
+
+
+def test_the_title_names_the_metric_before_results_arrive(tmp_path: Path) -> None:
+    """It asked which row is faster until then."""
+    store = Store(tmp_path / "home")
+    for device in ("cpu", "mps"):
+        store.run(device, median_s=None, outcome=None)
+    assert "Which is faster" in page_of(store)
+    store.db.execute("UPDATE groups SET aim = ?", [Aim("loss").to_json()])
+    assert "<h1>How does loss differ?</h1>" in page_of(store)
 
 
 def test_a_page_of_more_rows_needs_no_more_queries(tmp_path: Path) -> None:
