@@ -79,7 +79,9 @@ def _judged(layout: Layout, group_id: int, group: OpenGroup, now: float) -> tupl
     if reached:
         return progress, reached
     _, more = progress
-    needed = f"{further(more)} would be needed" if more != 0 else remedy
+    names = " and ".join(answers.still_open(families))
+    for_what = f" for a verdict on {names}" if names else ""
+    needed = f"{further(more)} would be needed{for_what}" if more != 0 else remedy
     if more and more <= MOST_OFFERED:
         needed += f": {more_rounds(group_id, more)} adds them"
     if is_over:
@@ -87,7 +89,7 @@ def _judged(layout: Layout, group_id: int, group: OpenGroup, now: float) -> tupl
     if obstacle := answers.obstacle(families, group.until.goal):
         return progress, obstacle
     if group.repeat >= MOST_ROUNDS:
-        return progress, f"a verdict is still missing after {MOST_ROUNDS} rounds; {needed}"
+        return progress, f"the limit of {MOST_ROUNDS} rounds is reached; {needed}"
     if group.until == Until() and (math.inf if more is None else more) > _most_rounds_left(group, now):
         return progress, needed
     return progress, ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,6 +25,7 @@ from queue_runner.submit import plan, run_order
 from queue_runner.worker import next_round
 from tests.patience import patience
 from tests.queue_support import Queue, until
+from tests.reports.report_fixture import Store
 from tests.submit_support import requested
 
 pytestmark = pytest.mark.process
@@ -143,8 +145,26 @@ def test_after_the_last_round_as_many_are_offered_as_would_decide(
     submit(queue)
     group = OpenGroup(Until(), 20, 1e9, frozenset({"SUCCEEDED"}), is_whole=True)
     _, why = next_round._judged(queue.layout, 1, group, 1e9 + 30)
-    assert "after 20 rounds" in why
+    assert "limit of 20 rounds" in why
     assert re.findall(r"(\w+ \d+) more", why) == needed and re.findall(r"mpsq .*? --rounds \d+", why) == offered
+
+
+def test_a_verdict_that_is_missing_is_named_where_another_is_given(
+    home: Path,
+) -> None:
+    """It said that a verdict is missing, beside the verdict on the loss."""
+    store = Store(home)
+    for k in range(6):
+        for device in ("cpu", "mps"):
+            median_s = 0.10137 + 0.0307 * ((k + (device == "mps")) % 2) + k / 1e5
+            store.metric(
+                store.run(device, False, median_s, hello={"seed": k}), "score", 2 + k / 100 - (device == "mps")
+            )
+    store.db.execute("UPDATE groups SET aim = ?", [Aim("score", {"score": 0.01}).to_json()])
+    for repeat, took_s in ((20, 30), (6, 700), (6, 100)):
+        group = OpenGroup(Until(), repeat, 1e9, frozenset({"SUCCEEDED"}), is_whole=True)
+        _, why = next_round._judged(store.layout, 1, group, 1e9 + took_s)
+        assert "a verdict on time" in why and "score" not in why
 
 
 @pytest.mark.parametrize(("more", "at_once", "n_added"), [(5, 1, 1), (5, 20, 5), (5, 4, 4), (None, 4, 4), (30, 20, 17)])

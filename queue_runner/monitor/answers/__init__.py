@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
+from operator import itemgetter
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -18,6 +19,7 @@ from queue_runner.analysis.comparison import Family, Pair, Question
 from queue_runner.analysis.grouping import Arm
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.analysis.rounds import mean_interval
+from queue_runner.analysis.stats import by_key
 from queue_runner.model import PREFLIGHT, Selector, State
 from queue_runner.monitor.answers import prepare, select_runs, sweeps
 from queue_runner.monitor.answers.run_query import Context, Options
@@ -163,6 +165,14 @@ SELECT id, closed_why FROM groups g WHERE id IN ({groups}) AND closed_why NOT IN
 ) ORDER BY id
 """
 """Why the rounds of these submissions ended. A run that started later, of an added round or a retry, outdates it."""
+
+
+def still_open(families: Iterable[Family]) -> list[str]:
+    """Return the quantities on which a verdict is missing, where those on others are all given."""
+    answers = (item for family in families for pair in family.pairs for item in family.answers(pair).items())
+    by_name = by_key(((name or "time", answer.decided) for name, answer in answers), itemgetter(0))
+    names = [name for name, each in by_name.items() if not all(is_decided for _, is_decided in each)]
+    return names if len(names) < len(by_name) else []
 
 
 def rounds_judged(families: Sequence[Family]) -> int:
