@@ -45,13 +45,15 @@ STATES = ("queued", "held", "running", *(outcome.value.lower() for outcome in Ou
 
 
 class WaitingGroup(Struct, frozen=True):
-    """A submission that waits: how far it is, when its last run ends, and its waiting runs, each with its number in the
-    queue, its reason and the time of its start. `is_cut` if more of its runs wait than the page shows."""
+    """A submission that waits: how far it is, when its last run ends, the reason why it waits, and its waiting runs,
+    each with its number in the queue, its reason and the time of its start. `is_cut` if more of its runs wait than the
+    page shows."""
 
     id: int
     progress: GroupProgress
     open: str
     until: str
+    reason: str
     runs: Sequence[tuple[int, RunView, Reason, str]]
     is_cut: bool
 
@@ -109,7 +111,8 @@ def _waiting(status: Status, now: float) -> list[WaitingGroup]:
         progress, is_open = status.groups[group], status.undecided.get(group, "").partition(": ")[2]
         is_cut = len(rows) < progress.waiting
         end = "" if is_cut else until([turns.get(run.run) for _, run, _, _ in rows], now)
-        groups.append(WaitingGroup(group, progress, is_open, end, rows, is_cut))
+        reasons = (reason.short for _, run, reason, _ in rows if run.state != State.HELD)
+        groups.append(WaitingGroup(group, progress, is_open, end, next(reasons, f"mpsq resume g{group}"), rows, is_cut))
     return groups
 
 

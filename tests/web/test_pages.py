@@ -504,7 +504,11 @@ def test_the_page_of_an_open_submission_says_why_it_waits_or_runs(queue: Layout,
     mpsq.ok("pause")
     assert "the queue is paused" in text_of(opening(2))
     mpsq.ok("pause", "g2")
-    assert "mpsq resume 5 releases it" in text_of(opening(2))
+    page = text_of(browser.get("/group/2"))
+    assert re.findall("mpsq resume \\w+", page) == ["mpsq resume g2"], "a second command released one of its jobs"
+    assert "waits for mpsq resume g2" in text_of(browser.get("/"))
+    mpsq.ok("resume", "6")
+    assert "run 6.1 " in text_of(opening(2)) and "waits for mpsq resume g2" not in text_of(browser.get("/"))
     mpsq.ok("cancel", "g2")
     assert "/job/" not in opening(2)
 
