@@ -397,15 +397,24 @@ AND COALESCE(json_extract(j.spec_json, '$.find_max'), '') = ''
 AND (r.outcome NOT IN ('SUCCEEDED', 'CANCELLED', 'SKIPPED')
     OR EXISTS (SELECT 1 FROM taints t WHERE t.run_id = r.id AND t.severity = 'invalid' AND r.outcome = 'SUCCEEDED'))
 AND NOT EXISTS (
-    SELECT 1 FROM runs later WHERE later.job_id = r.job_id AND later.repeat = r.repeat AND later.attempt > r.attempt)
+    SELECT 1 FROM runs later WHERE later.job_id = r.job_id AND later.repeat = r.repeat AND later.attempt > r.attempt
+    AND later.state = 'DONE')
 ORDER BY r.ended_at DESC, r.id DESC LIMIT ?
 """
-"""Not the probes of a search, which look for a failure, nor runs that were retried."""
+"""Not the probes of a search, which look for a failure, nor runs whose retry has ended."""
 
 
 def last_failed(connection: sqlite3.Connection, since: float, count: int) -> list[RunView]:
     """Return the runs that ended since then, in Unix seconds, and failed or are not valid, the newest first."""
     return runs(connection, f"run_id IN ({_FAILED})", [since, count], "ended_at DESC, run_id DESC")
+
+
+def retried(connection: sqlite3.Connection, failed: Iterable[RunView]) -> set[int]:
+    """Return the ids of those of these runs that have a later attempt."""
+    ids = ", ".join(str(run.run_id) for run in failed)
+    later = "later.job_id = r.job_id AND later.repeat = r.repeat AND later.attempt > r.attempt"
+    sql = f"SELECT DISTINCT r.id FROM runs r JOIN runs later ON {later} WHERE r.id IN ({ids})"
+    return {run_id for (run_id,) in read.tuples(connection, sql)}
 
 
 def last_attempts(runs: Iterable[R]) -> list[R]:

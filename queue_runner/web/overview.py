@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -42,10 +42,12 @@ class NewestAnswer(Struct, frozen=True):
 
 
 class Overview(Struct, frozen=True):
-    """The newest answer, the runs that failed or are not valid, and why nothing starts before a user acts."""
+    """The newest answer, the runs that failed or are not valid, which of them are `retried`, and why nothing starts
+    before a user acts."""
 
     answer: NewestAnswer | None
     failed: Sequence[RunView]
+    retried: Set[int]
     obstacles: Sequence[str]
 
 
@@ -62,7 +64,7 @@ class OverviewReader:
             failed = run_view.last_failed(connection, time.time() - RECENT_S, MOST_FAILED)
             waiting = read.count_waiting(connection)
             obstacles = queue_state.obstacles(self._layout, connection) if waiting else []
-            return Overview(self._answer(connection), failed, obstacles)
+            return Overview(self._answer(connection), failed, run_view.retried(connection, failed), obstacles)
 
     def _answer(self, connection: sqlite3.Connection) -> NewestAnswer | None:
         group = group_summary.newest_question(connection)
