@@ -120,6 +120,23 @@ def test_a_change_keeps_the_place_on_the_page(home: Path, browser: Browser, scri
             assert place is not None and 0 <= place["y"] < 844 - place["height"], place
 
 
+def test_the_result_of_a_button_stands_beside_it_and_covers_nothing(home: Path, browser: Browser) -> None:
+    """It lay over the text above the buttons; a cancelled submission had a focus frame around nothing."""
+    full_queue(home)
+    with served(home, "--write") as server, quiet(browser, server, PHONE) as page:
+        page.goto(server.address)
+        page.goto(f"{server.base}/job/5")
+        page.get_by_role("button", name="hold").click()
+        result, focused = page.locator("#outcome > p"), page.locator("#acts:focus")
+        focused.filter(has_text="run 5.1 is held").wait_for()
+        above, notice = page.locator("main > .box").bounding_box(), result.bounding_box()
+        assert above is not None and notice is not None and above["y"] + above["height"] <= notice["y"]
+        page.goto(f"{server.base}/group/2")
+        page.locator("summary", has_text="cancel").click()
+        page.get_by_role("button", name="cancel all").click()
+        focused.filter(has_text="6.1 cancelled").wait_for()
+
+
 def test_what_happens_arrives_without_a_reload(queue: Queue, browser: Browser, tmp_path: Path) -> None:
     script, stop = tmp_path / "job.py", tmp_path / "stop"
     script.write_text(JOB)
