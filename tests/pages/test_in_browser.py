@@ -23,8 +23,8 @@ DRAWN = "Array.from(document.querySelectorAll('figure.plot canvas')).map(c => c.
 
 BEYOND = """[...document.querySelectorAll('table')].filter(t => [...t.querySelectorAll('th')].some(
     th => th.textContent === 'verdict')).flatMap(t => [...t.querySelectorAll('td')]).filter(
-    td => td.getBoundingClientRect().right > innerWidth).map(td => td.textContent)"""
-"""The cells beyond the right edge, of the tables that have verdicts."""
+    td => td.getBoundingClientRect().left + td.scrollWidth > innerWidth).map(td => td.textContent)"""
+"""The cells of the tables that have verdicts whose text goes beyond the right edge."""
 
 
 @pytest.fixture(scope="module")
