@@ -60,10 +60,6 @@ def plots(evidence: RunRecords) -> Plots:
             f"{units.counted(n_iters, 'iteration')} are too many for a page: of every {stretch} the lowest and the"
             " highest are drawn, so that no outlier is missing; mpsq report iterations --format csv has each"
         )
-    else:
-        notes.append(
-            f"all {units.count(n_iters)} iterations are drawn" if n_iters > 1 else "the one iteration is drawn"
-        )
     if any(plotted["out"] for family in families for plotted in family["runs"]):
         notes.append("dashed: runs that are left out")
     if n_left:
