@@ -236,6 +236,13 @@ def test_the_page_of_a_comparison_is_that_of_the_report(browser: Browser) -> Non
     assert "did you mean" in browser.get("/compare?ids=g1&report=device", 404)
 
 
+def test_a_comparison_of_no_named_jobs_says_what_it_chose(browser: Browser) -> None:
+    page = browser.get("/compare?ids=&vs=&where=&report=devices")
+    form = page[page.index('aria-label="question"') : page.index("<main>")]
+    assert 'href="/group/1"' in form and 'href="/group/2"' in form
+    assert "/group/" not in browser.get("/compare?ids=g1")
+
+
 def test_to_compare_the_chosen_without_any_is_refused(browser: Browser) -> None:
     """It showed an empty form."""
     forms = re.findall(r'<form method="get" action="/compare">.*?</form>', browser.get("/history"), re.DOTALL)
