@@ -645,6 +645,14 @@ def test_a_held_run_has_no_place_to_move_to(queue: Layout, writer: Browser, mpsq
     assert "mpsq resume 5" in mpsq.ok("edit", "5", "--top").out
 
 
+def test_a_retry_after_a_time_limit_says_that_it_keeps_the_limit(queue: Layout, writer: Browser) -> None:
+    """It will time out again; the command beside the button gives more time."""
+    assert "same limit" not in writer.get("/job/3") and "same limit" not in writer.get("/group/1")
+    end_running_run(queue, Ending(Outcome.TIMED_OUT))
+    assert "<button>retry with the same limit</button>" in writer.get("/job/4")
+    assert "<button>retry the failed, with the same limits</button>" in writer.get("/group/1")
+
+
 def test_a_run_that_is_cancelled_here_says_so(queue: Layout, writer: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
     """It named the number of the user, and the history the web."""
     monkeypatch.delenv("USER", raising=False)
