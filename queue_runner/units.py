@@ -36,6 +36,8 @@ FAR_RATIO = 1000.0
 """An interval that includes 1 may end beyond this ratio and its inverse: the place then tells nothing."""
 MOST_PLACES = 12
 """Numbers in their own unit with more decimals, or more digits before them, have an exponent."""
+ROUNDING = 1e-12
+"""A width that is a smaller share of the numbers is none: the last bits of floats differ."""
 MAX_DURATION_S = 10 * 365.25 * 86400.0
 """The longest duration an option accepts: ten years. Anything longer is more likely a typing error."""
 MAX_SIZE_BYTES = 2**63 - 1
@@ -241,7 +243,8 @@ def measured(x: Number, low: Number = None, high: Number = None, *, sign: bool =
     `high` needs, but at `least` so many significant digits: "2.3104"; with `sign` as a difference: "+0.0202"."""
     if (text := not_finite(x)) is not None or x is None:
         return text or MISSING
-    known = low is not None and high is not None and 0 < high - low < math.inf
+    largest = max(abs(x), abs(low or 0), abs(high or 0))
+    known = low is not None and high is not None and ROUNDING * largest < high - low < math.inf
     places = 1 - _exponent(high - low, 2) if known and low is not None and high is not None else 3 - _exponent(x, 4)
     if known and least and x:
         places = max(places, least - 1 - _exponent(x, least))

@@ -96,7 +96,7 @@ class Verdict(Struct, frozen=True, kw_only=True):
         is none."""
         if self.low is None or self.high is None:
             return ""
-        if self.low == self.high:
+        if math.isclose(self.low, self.high, rel_tol=units.ROUNDING):
             return "did not vary"
         ends = (units.ratio_interval if self.of_time else units.interval)(self.low, self.high)
         return f"95 % CI {ends}"

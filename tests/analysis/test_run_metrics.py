@@ -175,3 +175,7 @@ def test_a_difference_without_variance_is_one_value() -> None:
     assert judged.word is Word.HIGHER and judged.size == "+0.1250 (did not vary)"
     text = "".join(metric_answer(family, "score"))
     assert "is 0.1250 higher than" in text and "not vary, 4 rounds)" in text
+    of_floats = answer(
+        rounds({2: [value / 3 for value in values], 4: [value / 3 + 0.1 for value in values]}), aim=Aim("score")
+    )
+    assert of_floats.size == "+0.1000 (did not vary)", "its last bits differ"

@@ -204,6 +204,14 @@ def test_options_never_crash_the_reader(text: str) -> None:
             pass
 
 
+def test_an_interval_of_rounding_errors_adds_no_digits() -> None:
+    """A metric had 18: 2.31040000000000001e+00."""
+    x = 2.3104
+    assert units.measured(x, x, math.nextafter(x, 3)) == units.measured(x, -1e-17, 1e-17) == "2.310"
+    assert units.interval(0.1, math.nextafter(0.1, 1)) == "0.1000 to 0.1000"
+    assert units.measured(x, x - 1e-9, x + 1e-9) == "2.3104000000"
+
+
 def test_tiny_and_huge_metrics_have_an_exponent() -> None:
     assert [units.measured(x) for x in (3.2e-13, -2e15, 0.0)] == ["3.200e-13", "-2.000e+15", "0"]
     assert units.measured(3.21e-13, 3.1e-13, 3.4e-13, sign=True) == "+3.21e-13"
