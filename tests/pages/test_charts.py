@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import random
+import re
 import tracemalloc
 from collections.abc import Mapping, Sequence
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ import pytest
 from queue_runner import units
 from queue_runner.analysis.comparison import Family
 from queue_runner.analysis.finding import Undecided
-from queue_runner.pages import axis, dots, iteration_plots, timeline, trust
+from queue_runner.pages import axis, dots, iteration_plots, render, timeline, trust
 from queue_runner.pages.run_records import RunRecords, gather, of_run
 from queue_runner.reports import run
 from queue_runner.reports._common.report_options import read_options
@@ -88,6 +90,29 @@ def test_one_value_and_none() -> None:
     zero = axis.axis([0.0], str)
     assert zero and zero.about == "axis from 0"
     assert axis.axis([], str) is None and axis.axis([math.nan, math.inf], str) is None
+
+
+def _oklab(colour: str) -> list[float]:
+    """A colour in the space of Ottosson (2020, A perceptual color space for image processing)."""
+    parts = [int(colour[at : at + 2], 16) / 255 for at in (0, 2, 4)]
+    red, green, blue = (x / 12.92 if x <= 0.04045 else ((x + 0.055) / 1.055) ** 2.4 for x in parts)
+    long = (0.4122214708 * red + 0.5363325363 * green + 0.0514459929 * blue) ** (1 / 3)
+    middle = (0.2119034982 * red + 0.6806995451 * green + 0.1073969566 * blue) ** (1 / 3)
+    short = (0.0883024619 * red + 0.2817188376 * green + 0.6299787005 * blue) ** (1 / 3)
+    return [
+        0.2104542553 * long + 0.7936177850 * middle - 0.0040720468 * short,
+        1.9779984951 * long - 2.4285922050 * middle + 0.4505937099 * short,
+        0.0259040371 * long + 0.7827717662 * middle - 0.8086757660 * short,
+    ]
+
+
+def test_the_colours_of_the_first_rows_differ() -> None:
+    """The third was a lighter shade of the first."""
+    for scheme in render.asset("style.css").split("@media")[:2]:  # light and dark
+        names = dict(re.findall(r"--(\w+): #(\w{6})", scheme))
+        colours = [_oklab(names[name]) for name in ("first", "second", "c2", "c3")]
+        assert min(math.dist(one, other) for one, other in combinations(colours, 2)) > 0.185
+        assert all(math.dist(colour, _oklab(names["ground"])) > 0.3 for colour in colours)
 
 
 def test_two_runs_have_no_interval_and_the_chart_says_so(store: Store) -> None:
