@@ -130,7 +130,11 @@ def forest(family: Family) -> Chart | None:
             strips.append(_compared(arm, place, answer, [scale(value) for value in answer.on_scale], x_axis))
     base = family.baseline.label
     per = f" in time per {family.per_work}" if family.per_work else ""
-    title = f"difference in {metric} from {base}" if metric else f"speedup over {base}{per}; right of 1 x is faster"
+    title = (
+        f"difference in {metric} from {base}; right of 0 is higher"
+        if metric
+        else f"speedup over {base}{per}; right of 1 x is faster"
+    )
     return Chart(x_axis, title, strips, [*notes, *_cut_note(strips)], zero=x_axis.at(scale(0.0)))
 
 

@@ -177,7 +177,9 @@ def test_a_metric_that_is_decided_is_named_where_the_time_is_not(tmp_path: Path,
         "time: undecided (over 200" in box and "; score: decided" in box and "score of mps eager is 1.000 lower" in box
     )
     text = Seen(page).text
-    assert "difference in score from cpu eager" in text and "score at the end of a run" in text, "it had no chart"
+    assert "difference in score from cpu eager; right of 0 is higher" in text and "score at the end of a run" in text, (
+        "it had no chart"
+    )
     assert "speedup over cpu eager" in text and page.count('<p class="status">') == 1
     assert "no verdict on time yet" in text and text.count("is 1.000 lower") == 1
 
