@@ -148,6 +148,12 @@ def duration(x_s: Number) -> str:
     return f"{sign}{hours // 24:,} d {hours % 24:02d} h"
 
 
+def rough(x_s: float) -> str:
+    """Format seconds that pass as `duration`, below a minute as whole ones: "5 s"."""
+    whole_s = max(0, round(x_s))
+    return f"{whole_s} s" if whole_s < 60 else duration(whole_s)
+
+
 def typed_duration(x_s: float) -> str:
     """Format seconds as a user types them, for parse_duration: "4h", "90s"."""
     for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):

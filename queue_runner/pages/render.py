@@ -109,6 +109,7 @@ def _environment() -> Environment:
     formats: dict[str, Callable[..., str]] = {
         "short_duration": units.short_duration,
         "duration": units.duration,
+        "rough": units.rough,
         "size": units.size,
         "count": units.count,
         "counted": units.counted,

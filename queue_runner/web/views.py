@@ -164,7 +164,7 @@ def _running(
         ("iteration", f"{units.count(progress.iters)}{of_planned}" if progress.iters or of_planned else None),
         ("per iteration", f"{units.ms(progress.median_s)} ms" if progress.median_s is not None else None),
         ("loss", units.loss(progress.loss) if progress.loss is not None else None),
-        ("so far", None if progress.elapsed_s is None else units.duration(progress.elapsed_s)),
+        ("so far", None if progress.elapsed_s is None else units.rough(progress.elapsed_s)),
         ("remaining", f"about {units.duration(progress.left_s)} of training" if progress.left_s else None),
     ]
     lines = [
@@ -312,7 +312,7 @@ def job(layout: Layout, text: str) -> JobPage:
         plots = iteration_plots.plots(records) if is_done else iteration_plots.Plots([], [])
     bars, bar_ticks = timeline.bars(records) if records.marks else ([], [])
     bars = [replace(bar, invalid=[], caveats=[]) for bar in bars]  # the page has them above
-    courses, _ = timeline.courses(records)
+    courses = [course for course in timeline.courses(records)[0] if course.lines]  # else it says what the bar says
     runs = [other for other in runs if other.job_id == run.job_id]
     may_retry = _may_retry(run, runs, details)
     facts = [(name, value) for name, value in show_text.facts(details) if name not in ("invalid", "caveat")]

@@ -204,6 +204,10 @@ def test_options_never_crash_the_reader(text: str) -> None:
             pass
 
 
+def test_a_time_that_passes_has_no_parts_of_seconds() -> None:
+    assert [units.rough(x) for x in (0.1, 5.32, 59.6, 7500.0)] == ["0 s", "5 s", "1 min 00 s", "2 h 05 min"]
+
+
 def test_an_interval_of_rounding_errors_adds_no_digits() -> None:
     """A metric had 18: 2.31040000000000001e+00."""
     x = 2.3104

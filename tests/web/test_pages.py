@@ -87,6 +87,9 @@ def test_the_queue(browser: Browser) -> None:
     assert re.search(r"worker\s+none.* mpsq ", page)
     assert re.search(r"1\s+5\.1\s+waits1\s+a worker", page) and re.search(r"2\s+6\.1\s+waits2", page)
     assert "KILLED(9)" in page and "FAILED(3)" in page and "SUCCEEDED" in page
+    assert re.search(r"so far\s+\d+ s\b", page) and len(re.findall(r"\s\d+ s ago", page)) == 4, (
+        "it had parts of seconds"
+    )
 
 
 def test_times_that_are_not_valid_are_marked_in_every_list(queue: Layout, browser: Browser) -> None:
@@ -128,6 +131,7 @@ def test_a_job_is_what_show_and_why_say(queue: Layout, browser: Browser) -> None
     assert visible.count("others used the CPU") == 1, "its caveats were shown three times"
     with sqlite3.connect(queue.db) as raw:
         raw.execute("DELETE FROM phases")
+    assert "No samples" not in page and page.count("time since") == 1, "two bars were equal"
     assert "Phases" not in browser.get("/job/2"), "a program that reports none had a section without content"
 
 
