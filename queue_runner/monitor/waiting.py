@@ -216,4 +216,5 @@ def _of_the_queue(run: QueuedRun, queue: QueueState, ahead: Sequence[str], any_w
     others = {0: " is", 1: " and 1 more run are"}.get(more, f" and {units.count(more)} more runs are")
     step = "mpsq status shows the order" + (f"; mpsq edit {run.job_id} --top changes it" if any_waits else "")
     sentence = f"run {ahead[0]}{others} before it" + (f"; {gate}" if gate else "")
-    return Reason("turn", f"its turn, after {ahead[-1]}", sentence, step)
+    is_same_job = ahead[-1].partition(".")[0] == str(run.job_id)
+    return Reason("turn", "its turn" if is_same_job else f"its turn, after {ahead[-1]}", sentence, step)

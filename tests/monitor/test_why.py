@@ -166,6 +166,7 @@ def test_a_run_behind_one_that_waits_for_quiet_has_its_turn_after_it() -> None:
     assert (behind.kind, behind.short) == ("turn", "its turn, after 1.1")
     assert behind.sentence.startswith("run 1.1 is before") and behind.sentence.endswith(gate)
     assert "--no-gate" not in behind.next_step and "mpsq edit 12 --top" in behind.next_step
+    assert _of_the_queue(waiting, queue, ["1.1", "12.1"]).short == "its turn", "it waited for its turn, after itself"
 
 
 @pytest.mark.parametrize(("jobs", "step"), [(2, "1 2"), (7, "g3")])
