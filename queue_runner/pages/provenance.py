@@ -132,9 +132,6 @@ def _submission(group: int, rows: Sequence[ReportedRun], evidence: RunRecords) -
         lines.append(shlex.join(["git", "checkout", commit[:12]]))
         lines += [f"mpsq show {snapshots[0].job} --diff | git apply"] if snapshots[0].dirty else []
     lines.append(hidden(title))
-    starts_one = title.startswith(("mpsq run ", "mpsq bench ")) and "--detach" not in title
-    if not starts_one and not all(row.kind == "import" or row.merged for row in rows):
-        lines.append("mpsq worker --until-idle")
     when = time.strftime("%Y-%m-%d %H:%M", time.localtime(created_at))
     return Submission(f"g{group}", when, lines, "; ".join(map(str, snapshots[:3])))
 
