@@ -33,6 +33,8 @@ TIME = ("time_of",)
 """Times of runs and times of iterations are never compared."""
 CHOSEN = "chosen by --vs"
 """Why the user's baseline is one."""
+SELECTS_ANOTHER = "--vs selects another"
+"""What to do where the default baseline is not the one wanted."""
 DISTURBANCES = frozenset(
     [
         *("contended", "gpu_contended", "gpu_busy", NEIGHBOUR_BUSY),
@@ -281,7 +283,7 @@ def _default_baseline(family: Family) -> Family:
     if len(able) < 2:
         return family
     best = min(able, key=lambda arm: (_distance(arm), min((row.job_id or 0, row.run_id) for row in arm.runs)))
-    return replace(family, baseline=best, why="; ".join(filter(None, (_why(best, able), "--vs selects another"))))
+    return replace(family, baseline=best, why="; ".join(filter(None, (_why(best, able), SELECTS_ANOTHER))))
 
 
 def _why(best: Arm, able: Sequence[Arm]) -> str:

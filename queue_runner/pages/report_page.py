@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from queue_runner import atomic_file, reports, units
-from queue_runner.analysis.comparison import Family
+from queue_runner.analysis.comparison import SELECTS_ANOTHER, Family
 from queue_runner.analysis.finding import Finding
 from queue_runner.analysis.grouping import MAIN, last_attempts, word
 from queue_runner.analysis.reported_run import ReportedRun
@@ -114,7 +114,7 @@ def build(
         status=status,
         failures=_failures(evidence),
         answers=answers,
-        behind=[line for line in result.lines if isinstance(line, Finding) and line not in answers],
+        behind=[without_option(line) for line in result.lines if isinstance(line, Finding) and line not in answers],
         next_steps=[step for step in result.next_steps if not (static and step == "mpsq status")],
         most_rows=MOST_ROWS,
         tables=_lettered(result),
@@ -190,8 +190,13 @@ def _time(families: Sequence[Family]) -> list[str]:
 def _asked(family: Family) -> PageQuestion:
     names = _independent(family)
     varied = [(_name(name), _values(name, family)) for name in names]
-    baseline = f"{family.baseline.label} ({family.why})" if family.baseline is not None else ""
+    baseline = without_option(f"{family.baseline.label} ({family.why})") if family.baseline is not None else ""
     return PageQuestion(arm_tables.caption(family), varied, len(family.arms), baseline)
+
+
+def without_option(text: str) -> str:
+    """Return a sentence without the option that selects another baseline: a page of mpsq web has a field for that."""
+    return text.replace(f" ({SELECTS_ANOTHER})", "").replace(f"; {SELECTS_ANOTHER}", "")
 
 
 def _independent(family: Family) -> list[str]:
@@ -260,7 +265,8 @@ def _answer_first(section: Section) -> Section:
         else column
         for column in section.columns
     ]
-    return replace(section, columns=sorted(columns, key=lambda column: column.key in _USED))
+    lines = [without_option(line) for line in section.lines]
+    return replace(section, columns=sorted(columns, key=lambda column: column.key in _USED), lines=lines)
 
 
 def write(path: Path, page: str) -> None:

@@ -241,6 +241,11 @@ def test_the_title_is_the_question_or_the_name_of_the_report(store: Store) -> No
     assert "<h1>Train vs infer</h1>" in page_of(store, "train-vs-infer")
 
 
+def test_the_baseline_of_a_page_comes_without_an_option_of_the_command(store: Store) -> None:
+    assert "Baseline: cpu eager." in page_of(store) and "--vs" not in page_of(store)
+    assert "chosen by --vs" in page_of(store, vs="device=mps")
+
+
 def test_the_title_names_the_metric_before_results_arrive(tmp_path: Path) -> None:
     """It asked which row is faster until then."""
     store = Store(tmp_path / "home")
