@@ -12,7 +12,18 @@ class Finding(str):
 
 
 class OtherAnswer(Finding):
-    """An answer on a quantity that does not come first: on a page it stands below the first one."""
+    """An answer on a quantity that does not come first: on a page it stands below the first one. Where a default report
+    has several tables, it prints those `in_summary`, too."""
+
+    in_summary: bool
+
+    def __new__(cls, text: str, in_summary: bool = False) -> OtherAnswer:
+        made = super().__new__(cls, text)
+        made.in_summary = in_summary
+        return made
+
+    def after(self, prefix: str) -> OtherAnswer:
+        return OtherAnswer(f"{prefix}{self}", self.in_summary)
 
 
 class Undecided(str):

@@ -71,7 +71,8 @@ def _other(line: str, is_named: bool = True) -> Finding:
     answer if it has a verdict, or somebody asks about its quantity."""
     if isinstance(line, Finding):
         return line
-    return OtherAnswer(line) if is_named or not isinstance(line, Undecided) else Finding(line)
+    decided = not isinstance(line, Undecided)
+    return OtherAnswer(line, is_named and decided) if is_named or decided else Finding(line)
 
 
 def _nothing(family: Family) -> Iterable[str]:
@@ -139,24 +140,29 @@ def _open(family: Family) -> Iterable[str]:
     ours = [row for row in runs if row.group_id and row.kind != "import" and not row.merged]
     groups = {row.group_id or 0 for row in ours}
     answers = [
-        (f"{f'{name} of ' if name else ''}{pair.arm.label} vs {pair.baseline.label}", answer)
+        (name, f"{f'{name} of ' if name else ''}{pair.arm.label} vs {pair.baseline.label}", answer)
         for pair in (*family.pairs, *family.twins)
         for name, answer in family.answers(pair).items()
     ]
-    undecided = [(names, x) for names, x in answers if not x.decided and (x.of_time or (x.more and not x.why))]
-    fewest = min([answer.more for _, answer in undecided if answer.more], default=0)
-    for needs, alike in by_key(undecided, lambda item: item[1].next_step).items():
-        reason = f"undecided ({needs})"
-        which = f": {units.listed([*dict.fromkeys(names for names, _ in alike)], MOST_FACTORS)}"
-        if alike[0][1].why or not alike[0][1].more:
+    undecided = [
+        item for item in answers if not item[2].decided and (item[2].of_time or (item[2].more and not item[2].why))
+    ]
+    fewest = min([answer.more for *_, answer in undecided if answer.more], default=0)
+    for needs, alike in by_key(undecided, lambda item: item[2].next_step).items():
+        quantities = [*dict.fromkeys(name or "time" for name, *_ in alike)]
+        of = f"{quantities[0]} " if family.named and len(quantities) == 1 else ""
+        reason = f"{of}undecided ({needs})"
+        which = f": {units.listed([*dict.fromkeys(names for _, names, _ in alike)], MOST_FACTORS)}"
+        answer = alike[0][2]
+        if answer.why or not answer.more:
             yield Caveat(reason, which)
-            if not alike[0][1].why and len(groups) == 1 and all(row.state == State.DONE for row in runs):
-                yield _without_rounds([answer for _, answer in alike], min(groups), _longer_runs(ours))
+            if not answer.why and len(groups) == 1 and all(row.state == State.DONE for row in runs):
+                yield _without_rounds([answer for *_, answer in alike], min(groups), _longer_runs(ours))
         elif any(row.state != State.DONE for row in runs):
             yield Finding(reason + which)  # further rounds wait already
         else:
             no_rounds = next((row.instead_of_rounds for row in ours if row.instead_of_rounds), "")
-            verdicts = [answer for _, answer in undecided]
+            verdicts = [answer for *_, answer in undecided]
             command = no_rounds or (_longer_runs(ours) if fewest > FEW else "")
             command = command or _towards_an_answer(verdicts, min(groups), fewest) if len(groups) == 1 else needs
             yield NextStep(reason + which, command) if command else Finding(reason + which)
@@ -263,31 +269,64 @@ def answer(family: Family) -> str:
 
 
 def metric_answer(family: Family, name: str) -> Iterable[str]:
-    """Say the answer on a metric in one sentence: the largest difference that has a word, else the largest. A second
-    sentence says the next one that has a word."""
-    pairs = [pair for pair in (*family.pairs, *family.twins) if name in pair.metrics]
-    pairs.sort(key=lambda pair: (pair.metrics[name].decided, abs(pair.metrics[name].change)), reverse=True)
-    differ = [pair for pair in pairs if pair.metrics[name].decided and pair.metrics[name].word is not Word.SAME]
-    yield from (_metric_answer(family, name, pair) for pair in differ[:2] or pairs[:1])
+    """Say the answers on a metric: one sentence for the rows that are compared with the same one. Where no row has a
+    word, only the largest difference."""
+    distinct = {frozenset((pair.arm, pair.baseline)): pair for pair in (*family.twins, *family.pairs)}
+    judged = sorted(
+        (pair for pair in distinct.values() if name in pair.metrics),
+        key=lambda pair: pair.baseline is not family.baseline,
+    )
+    decided = [pair for pair in judged if pair.metrics[name].decided]
+    largest = sorted(judged, key=lambda pair: -abs(pair.metrics[name].change))[:1]
+    for pairs in by_key(judged if decided else largest, lambda pair: pair.baseline).values():
+        if len(pairs) == 1:
+            yield _metric_answer(family, name, pairs[0])
+        elif any(pair in decided for pair in pairs):
+            yield _metric_answers(name, pairs)
 
 
-def _metric_answer(family: Family, name: str, best: Pair) -> str:
-    arm, base, answer = best.arm.label, best.baseline.label, best.metrics[name]
-    size = units.measured(abs(answer.change), answer.low, answer.high)
-    values = [units.measured(x, answer.low, answer.high, least=2) for x in (answer.value, answer.baseline)]
-    interval = answer.interval
+def _metric_answers(name: str, pairs: Sequence[Pair]) -> str:
+    """Say the answers on rows that are compared with one baseline, without intervals; rows without a word come last."""
+    decided = [pair for pair in pairs if pair.metrics[name].decided]
+    undecided = [pair.arm.label for pair in pairs if not pair.metrics[name].decided]
+    rows = [f"{pairs[0].baseline.label} {_metric_values(decided[0].metrics[name])[1]}"]
+    answers = [(pair.arm.label, pair.metrics[name]) for pair in decided[:MOST_PAIRS]]
+    rows += [f"{label} {_metric_values(answer)[0]}, {_difference(answer)[0]}" for label, answer in answers]
+    if len(decided) > MOST_PAIRS:
+        rows.append(units.counted(len(decided) - MOST_PAIRS, "more row"))
+    if undecided:
+        rows.append(f"undecided: {units.listed(undecided, MOST_FACTORS)}")
+    return f"{name}: {'; '.join(rows)}"
+
+
+def _metric_values(answer: Verdict) -> list[str]:
+    """Return the values of an arm and its baseline, with the digits that the interval needs."""
+    return [units.measured(x, answer.low, answer.high, least=2) for x in (answer.value, answer.baseline)]
+
+
+def _difference(answer: Verdict) -> tuple[str, str]:
+    """Return the difference in words, "0.20 higher" or "the same within 0.1", and its interval in that direction."""
     if answer.word is Word.SAME:
-        text = f"{name} of {arm} and {base} is {answer}"
-    elif not (answer.decided or size.strip("0.")):
-        text = f"{name} of {arm} and {base} was equal"
+        return str(answer), answer.interval
+    size = units.measured(abs(answer.change), answer.low, answer.high)
+    if answer.change > 0:
+        return f"{size} higher", answer.interval
+    return f"{size} lower", answer.mirrored().interval
+
+
+def _metric_answer(family: Family, name: str, pair: Pair) -> str:
+    arm, base, answer = pair.arm.label, pair.baseline.label, pair.metrics[name]
+    difference, interval = _difference(answer)
+    if answer.word is Word.SAME:
+        text = f"{name} of {arm} and {base} is {difference}"
+    elif not (answer.decided or difference.partition(" ")[0].strip("0.")):
+        text, interval = f"{name} of {arm} and {base} was equal", answer.interval
     else:
-        how = "higher" if answer.change > 0 else "lower"
-        interval = interval if answer.change > 0 else answer.mirrored().interval
-        text = f"{name} of {arm} {'is' if answer.decided else 'was'} {size} {how} than that of {base}"
-    repeated = answer.why and answer.why in (family.metrics[name], best.verdict.why)
+        text = f"{name} of {arm} {'is' if answer.decided else 'was'} {difference} than that of {base}"
+    repeated = answer.why and answer.why in (family.metrics[name], pair.verdict.why)
     needs = "" if answer.decided or repeated else answer.next_step
     limits = [] if family.metrics[name] else [interval, answer.rounds]
-    return _sentence(f"{text}, {' vs '.join(values)}", [*limits, needs], decided=answer.decided)
+    return _sentence(f"{text}, {' vs '.join(_metric_values(answer))}", [*limits, needs], decided=answer.decided)
 
 
 def _sentence(text: str, limits: Sequence[str], *, decided: bool) -> str:

@@ -70,12 +70,15 @@ def test_the_interval_of_the_same_is_that_of_the_table() -> None:
     assert judged.change < 0 and judged.interval in "".join(metric_answer(family, "score"))
 
 
-def test_the_two_largest_differences_have_a_sentence_each() -> None:
-    """The row that was best on the metric was missing, if another one differed more from the baseline."""
-    rows = rounds({2: noisy(0.75), 4: noisy(0.55, start=1), 6: noisy(0.60, start=2), 8: noisy(0.65, start=3)})
-    (family,) = ask(rows, vs={"n_layer": "2"}, aim=Aim("score"))
-    first, second = metric_answer(family, "score")
-    assert "n_layer=4 is " in first and "n_layer=6 is " in second
+def test_one_sentence_says_the_answer_on_each_row() -> None:
+    """It named the row that differed most from the baseline, and not the others."""
+    values = {2: noisy(0.75), 4: noisy(0.55, start=1), 6: noisy(0.95, start=2), 8: noisy(0.75, start=3)}
+    (family,) = ask(rounds(values), vs={"n_layer": "2"}, aim=Aim("score"))
+    (sentence,) = metric_answer(family, "score")
+    base, lower, higher, last = sentence.split("; ")
+    assert "n_layer=2 " in base and last.startswith("undecided: ") and "n_layer=8" in last
+    assert "n_layer=4 " in lower and lower.endswith(" lower")
+    assert "n_layer=6 " in higher and higher.endswith(" higher")
 
 
 def test_rounds_with_one_seed_give_no_word() -> None:

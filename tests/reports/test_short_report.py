@@ -11,6 +11,7 @@ import pytest
 from queue_runner.analysis.finding import Caveat, NextStep
 from queue_runner.analysis.peaks import Peak
 from queue_runner.errors import UsageError
+from queue_runner.model import OWN_NOTE
 from queue_runner.reports._common import footnotes, printing
 from queue_runner.reports._common.document import Result
 from tests.reports.report_fixture import Store
@@ -103,6 +104,35 @@ def test_a_metric_whose_table_has_no_room_is_one_step_away(store: Store, columns
     has_table = any("difference" in line for line in lines)
     assert has_table == (n_rows == 2) != ("mpsq report --by score" in lines[-1]), "\n".join(lines)
     assert len(lines) <= printing.MOST_LINES and max(map(len, lines)) <= columns
+
+
+def scores(store: Store, n_rows: int, group: int = 1, config: str = "tiny") -> None:
+    """Rows that are compared with --metric: their times vary, so that only the score is decided."""
+    for k in range(4):
+        for n in range(n_rows):
+            time_s = 0.1234 * (1 + (k * (n + 1)) % 3)
+            given = {"params": {"n_layer": n}, "group": group, "config": config, "hello": {"seed": k}}
+            store.metric(store.run(median_s=time_s, **given), "score", n + k * (n + 1) / 1000)
+    store.db.execute("UPDATE jobs SET spec_json = json_set(spec_json, '$.metrics', json_object('score', 'x'))")
+    store.db.execute("UPDATE metrics SET offset = ?", [OWN_NOTE])
+
+
+def test_a_hidden_table_of_a_metric_leaves_the_word_on_each_row(store: Store, columns: int) -> None:
+    scores(store, 4)
+    lines = short(store)
+    text = " ".join(" ".join(lines).split())
+    assert len(lines) <= printing.MOST_LINES and not any("difference" in line for line in lines), "\n".join(lines)
+    sentence = text.partition(" score: ")[2].partition(" caveats: ")[0]
+    assert [f"n_layer={n}" in sentence for n in range(4)] == [True] * 4 and sentence.count("higher") == 3
+    assert "time undecided (" in text
+
+
+def test_a_summary_of_several_questions_names_what_is_decided(store: Store, columns: int) -> None:
+    for group, config in enumerate(("gpt2", "tiny")):
+        scores(store, 2, group + 1, config)
+    sentences = "\n".join(short(store)).rpartition("\n\n")[2]
+    assert all(f"{letter}: score of n_layer=1 is 1" in sentences for letter in "AB")
+    assert "A: undecided: n_layer=1" in sentences
 
 
 def test_the_caveat_of_a_row_without_room_is_not_explained(store: Store) -> None:

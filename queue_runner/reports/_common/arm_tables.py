@@ -151,7 +151,7 @@ def speed(family: Family, rows: Sequence[ArmRow], taints: CaveatMarks) -> Sectio
     if not has_room(rows, answer.columns):
         answer = replace(answer, columns=[without_spread(column) for column in answer.columns])
     in_order = sorted(rows, key=lambda row: (not row.is_baseline, -(row.speedup or 0.0)))
-    return replace(answer, in_order=in_order, instead=findings.answer(family))
+    return replace(answer, in_order=in_order, instead=findings.answer(family), option="--by time" if family.by else "")
 
 
 def without_spread(column: Column) -> Column:

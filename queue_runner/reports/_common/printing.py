@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from queue_runner import tables, units
-from queue_runner.analysis.finding import Caveat, Finding
+from queue_runner.analysis.finding import Caveat, Finding, OtherAnswer
 from queue_runner.reports import DEFAULT
 from queue_runner.reports._common.document import Result, Section
 from queue_runner.text import plain, width, wrap
@@ -39,9 +39,14 @@ def as_text(
         return tables.csv(result.items, result.columns)
     sections = result.sections or [Section("", result.columns, result.items)]
     visible = [section for section in sections if explain or not section.explained]
-    answers, notes = (
-        [line for line in lines if explain or not isinstance(line, Finding)] for lines in (result.lines, result.notes)
-    )
+    several = len(result.families) > 1
+
+    def is_shown(line: str) -> bool:
+        return (
+            explain or not isinstance(line, Finding) or (several and isinstance(line, OtherAnswer) and line.in_summary)
+        )
+
+    answers, notes = ([*filter(is_shown, lines)] for lines in (result.lines, result.notes))
     command = command or ("mpsq report" if name == DEFAULT else f"mpsq report {name}")
     steps: list[str] = []
     if format == "table" and not explain and result.text is None:
