@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from msgspec.structs import replace
 
 from queue_runner import units
+from queue_runner.analysis import run_metrics
 from queue_runner.analysis.comparison import UNSET, WALL, Family, Pair, disturbed_rounds, without
 from queue_runner.analysis.finding import Caveat, Finding, NextStep, OtherAnswer, Undecided
 from queue_runner.analysis.grouping import MAIN, Arm, is_mode, kinds_of_taint, word
@@ -219,14 +220,25 @@ def incomplete(pairs: Iterable[Pair]) -> Iterable[str]:
         if 0 < pair.verdict.n < max(len(pair.arm.times), len(pair.baseline.times)):
             names = f"{pair.arm.label} vs {pair.baseline.label}"
             where = f"the {units.counted(pair.verdict.n, 'round')} in which both have a valid run"
-            of_all = (pair.baseline.median_s or 0.0) / (pair.arm.median_s or 1.0)
-            of_rounds = pair.verdict.baseline / pair.verdict.value
-            if pair.verdict.of_time and not math.isclose(of_all, of_rounds, rel_tol=VISIBLE):
+            if _differs_over_all(pair):
                 differ.append(f"{names} over {units.counted(pair.verdict.n, 'round')}")
             else:
                 yield Finding(f"{names}: compared over {where}")
     if differ:
-        yield f"the table uses all runs, ratios only complete rounds: {units.listed(differ, MOST_FACTORS)}"
+        yield f"the table uses all runs, its comparisons only complete rounds: {units.listed(differ, MOST_FACTORS)}"
+
+
+def _differs_over_all(pair: Pair) -> bool:
+    """Return whether the times or metrics of all runs visibly show another difference than the complete rounds."""
+    of_all = (pair.baseline.median_s or 0.0) / (pair.arm.median_s or 1.0)
+    if not math.isclose(of_all, pair.verdict.baseline / pair.verdict.value, rel_tol=VISIBLE):
+        return True
+    for name, answer in pair.metrics.items():
+        means = [run_metrics.mean(arm, name) or 0.0 for arm in (pair.arm, pair.baseline)]
+        texts = {units.measured(x, answer.low, answer.high) for x in (answer.change, means[0] - means[1])}
+        if len(texts) > 1:
+            return True
+    return False
 
 
 def other_clock(rows: Iterable[tuple[str, Sequence[ReportedRun]]]) -> Iterable[str]:

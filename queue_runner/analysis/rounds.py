@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from queue_runner import units
 from queue_runner.analysis import intervals
-from queue_runner.analysis.grouping import Arm, machine_of, round_of, taints
+from queue_runner.analysis.grouping import Arm, machine_of, round_of, seed_of, seeds_in_common, taints
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.analysis.stats import by_key
 from queue_runner.model import Outcome, State
@@ -206,7 +206,7 @@ def contrast(
     compared = _of_time(per_work) if value is None else _of_metric(value)
     mine, theirs = map(compared.values, pair)
     order = _in_order(row for runs in (mine, theirs) for row, _ in runs)
-    return _pairing(pair, mine, theirs, order, compared.step(*pair), None, obstacle).contrast
+    return _pairing(pair, mine, theirs, order, compared.step(*pair), None, obstacle, value is None).contrast
 
 
 Values = Sequence[tuple[ReportedRun, float]]
@@ -267,7 +267,7 @@ def _judged(
     order = _in_order(row for runs in of_arm.values() for row, _ in runs)
     margin = math.log1p(same_within) if of_time and same_within is not None else same_within
     pairings = [
-        _pairing(pair, of_arm[pair[0]], of_arm[pair[1]], order, compared.step(*pair), margin, obstacle)
+        _pairing(pair, of_arm[pair[0]], of_arm[pair[1]], order, compared.step(*pair), margin, obstacle, of_time)
         for pair in pairs
     ]
     contrasts = [pairing.contrast for pairing in pairings]
@@ -344,6 +344,7 @@ def _pairing(
     step: float,
     margin: float | None,
     obstacle: str,
+    of_time: bool,
 ) -> _Pairing:
     """Form the rounds of two arms: those planned for both, and those that their other runs close."""
     arm, baseline = pair
@@ -391,6 +392,10 @@ def _pairing(
         obstacle=obstacle,
         machines=machines if several else (),
     )
+    if not of_time and not complete:  # a loss over other seeds is another loss
+        seeds = seeds_in_common(*([row for row, _ in runs] for runs in (mine, theirs)))
+        mine, compared = ([run for run in runs if seed_of(run[0]) in seeds] for runs in (mine, theirs))
+        theirs = compared
     return _Pairing(contrast, _mean(mine) - _mean(theirs), _mean(compared))
 
 

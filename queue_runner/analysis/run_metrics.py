@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from statistics import fmean
 
-from queue_runner.analysis.grouping import Arm, round_of
+from queue_runner.analysis.grouping import Arm, round_of, seed_of
 from queue_runner.analysis.intervals import FIRST_LOOK
 from queue_runner.analysis.reported_run import ReportedRun
 
@@ -79,7 +79,7 @@ def _varies(arms: Sequence[Arm], name: str, is_named: bool) -> bool:
 def _same_seed(arms: Sequence[Arm]) -> str:
     """Return the obstacle of rounds with one seed: their differences are nearly constant, so a verdict is too sure."""
     for arm in arms:
-        seeds = {(row.seed_by_round and row.repeat) if row.seed is None else row.seed for row in arm.used}
+        seeds = {*map(seed_of, arm.used)}
         if len({round_of(row) for row in arm.used}) > 1 and len(seeds) == 1:
             return "the seed did not change with the round; leave --seed out"
     return ""

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from queue_runner import units
 from queue_runner.analysis import findings, run_metrics
 from queue_runner.analysis.comparison import WALL, Family, compare_each, differing_work
-from queue_runner.analysis.grouping import Arm, group, kinds_of_taint, word
+from queue_runner.analysis.grouping import Arm, group, kinds_of_taint, seed_of, seeds_in_common, word
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.analysis.rounds import Verdict
 from queue_runner.analysis.stats import by_key
@@ -33,6 +33,8 @@ MOST_TEXT = 300
 """Columns of a value beyond which a table leaves out its middle."""
 MOST_TITLE = 12
 """The same for the name of a side in a heading."""
+LOSSES = ("loss_last", "eval_train_loss", "eval_val_loss")
+"""Columns of v_run that depend on the seed."""
 _USED: dict[str, tuple[str, Callable[[Any], str]]] = {
     "real_s": ("real, s", units.seconds),
     "user_s": ("user, s", units.seconds),
@@ -135,7 +137,8 @@ def finish(stored: list[ReportedRun], context: Context) -> Result:
         Section("", results, measured),
     ]
     sentences = [line for family in families for line in _sentences(family)]
-    lines = [*dict.fromkeys(sentences), *filter(None, map(_obstacle, matches))]
+    sentences += map(_other_seeds, matches, families)
+    lines = [*dict.fromkeys(filter(None, [*sentences, *map(_obstacle, matches)]))]
     lines += _unmatched(sides, names, {row.run_id for arm in every for row in arm.runs})
     return Result(COLUMNS, [*differ, *measured], sections, lines, families=families)
 
@@ -268,9 +271,29 @@ def _obstacle(match: Match) -> str:
     return f"{without} has no valid run" if without else ""
 
 
+def _of_seeds_in_common(match: Match) -> list[Arm]:
+    """Return both rows with only the runs whose seeds both have: a loss over other seeds is another loss."""
+    arms = match.first, match.second
+    seeds = seeds_in_common(*(arm.shown for arm in arms))
+    return [replace(arm, used=[row for row in arm.used if seed_of(row) in seeds]) for arm in arms]
+
+
+def _other_seeds(match: Match, compared: Family) -> str:
+    """Say where losses and metrics are of fewer runs than the times; "" if they are not."""
+    arms = match.first, match.second
+    with_losses = [name for name in LOSSES if any(arm.median(name) is not None for arm in arms)]
+    known = [*compared.metrics, *(_USED[name][0] for name in with_losses)]
+    of_seeds = _of_seeds_in_common(match)
+    if not known or [len(arm.used) for arm in of_seeds] == [len(arm.used) for arm in arms]:
+        return ""
+    n_seeds = len({seed_of(row) for row in of_seeds[0].used})
+    return f"{', '.join(known)}: over the {units.counted(n_seeds, 'seed')} that both sides have"
+
+
 def _measured(match: Match, compared: Family) -> Iterable[SideBySide]:
     """Return the results of two rows: the time and the metrics with their answers, then what the runs used."""
     arms = match.first, match.second
+    of_seeds = _of_seeds_in_common(match)
     pair = compared.pair(match.second)
 
     def line(name: str, values: Sequence[Any], format: Callable[[Any], str], **more: Any) -> SideBySide:
@@ -295,10 +318,10 @@ def _measured(match: Match, compared: Family) -> Iterable[SideBySide]:
         answer = pair.metrics.get(name) if pair else None
         low, high = (answer.low, answer.high) if answer else (None, None)
         change = answer.size if answer else units.MISSING
-        values = [run_metrics.mean(arm, name) for arm in arms]
+        values = [run_metrics.mean(arm, name) for arm in of_seeds]
         yield line(name, values, partial(units.measured, low=low, high=high, least=2), answer=answer, change=change)
     for column, (title, format) in _USED.items():
-        medians = [arm.median(column) for arm in arms]
+        medians = [arm.median(column) for arm in (of_seeds if column in LOSSES else arms)]
         if any(value is not None for value in medians) and not (wall and column == "real_s"):
             yield line(title, medians, format)
 
@@ -310,5 +333,5 @@ def _sentences(family: Family) -> Iterable[str]:
         if not pair.verdict.decided:
             yield f"undecided: {pair.verdict.next_step}"
         yield from (line for name in family.metrics for line in findings.metric_answer(family, name))
-    yield from findings.incomplete(family.pairs)
+    yield from findings.incomplete([replace(pair, metrics={}) for pair in family.pairs])
     yield from findings.without_words(family)

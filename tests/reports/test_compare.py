@@ -97,6 +97,33 @@ def test_times_of_more_runs_than_the_ratio_are_named(store: Store) -> None:  # n
         )
 
 
+def test_metrics_of_more_runs_than_the_difference_are_named(store: Store) -> None:  # noqa: F811
+    """The table of the report had 6 and 5.75, and +0.25 between them."""
+    for name, n_rounds in (("a", 4), ("b", 5)):
+        for k in range(n_rounds):
+            run = store.run(params={"n": name}, hello={"seed": k})
+            store.metric(run, "score", k + (name == "b") * (1 + k % 2) / 4)
+    assert any("complete rounds" in line and not isinstance(line, Finding) for line in store.report().lines)
+    assert not any("complete rounds" in line for line in compare(store, "1", "2").lines)
+
+
+@pytest.mark.parametrize("groups", [(1, 1), (1, 2)])
+def test_losses_and_metrics_of_other_seeds_are_not_compared(store: Store, groups: tuple[int, int]) -> None:  # noqa: F811
+    """A third round, of another seed, counted on one side alone."""
+    for group, name, n_rounds in zip(groups, "ab", (2, 3), strict=True):
+        for k in range(n_rounds):
+            summary = {"loss_last": 2.0 + k}
+            run = store.run(params={"n": name}, group=group, hello={"seed": k}, summary=summary)
+            store.metric(run, "score", 5.0 + k + (name == "b") / 4)
+    result = compare(store, "1", "2")
+    measured = lines(result, "measured")
+    assert measured["batch loss"]["first"] == measured["batch loss"]["second"] == 2.5
+    assert (measured["score"]["first"], measured["score"]["second"]) == (5.5, 5.75)
+    assert measured["score"]["difference"] == pytest.approx(0.25)
+    (line,) = (line for line in result.lines if "2 seeds" in line)
+    assert "score" in line and "batch loss" in line
+
+
 def test_iterations_of_another_size_are_compared_by_their_rate(store: Store) -> None:  # noqa: F811
     """100 and 190 ms stood beside "1.05 x", which is per token."""
     for noise in NOISE:
