@@ -354,7 +354,7 @@ def without_words(family: Family) -> Iterable[str]:
     for obstacle, same in by_key(names, family.metrics.__getitem__).items():
         text = f"no verdict on {', '.join(same)}: {obstacle}"
         compared = any(name in pair.metrics for name in same for pair in (*family.pairs, *family.twins))
-        yield text if compared else Caveat(text)
+        yield text if compared or family.named.intersection(same) else Caveat(text)
 
 
 def ratio(pair: Pair, per_work: str, compiling: bool = False) -> str:

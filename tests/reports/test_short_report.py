@@ -94,6 +94,29 @@ def test_the_letters_of_caveats_are_those_of_the_table_that_is_shown(store: Stor
     assert not any("speedup" in line for line in lines) and _marks(lines, "n_layer=1") == ({"a"}, {"a"})
 
 
+def test_each_letter_of_a_table_is_explained(store: Store, columns: int) -> None:
+    """ "and 2 more" hid what two of them mean."""
+    kinds = ("battery", "contended", "throttled", "neighbours", "no_gate", "gpu_shared", "drifting")
+    taints = {kind: ("caveat", f"something about {kind}") for kind in kinds}
+    for k in range(4):
+        for n in range(2):
+            store.run(params={"n_layer": n}, median_s=0.1 * (1 + k * n / 100), taints=taints)
+    store.run(params={"n_layer": 0}, median_s=None, outcome="FAILED", exit_code=1)
+    lines = short(store)
+    letters = next(iter(re.findall(r" !([a-z]+) ", "\n".join(lines))))
+    assert len(letters) == len(kinds) and "caveats: ! 1 run left out" in "\n".join(lines)
+    assert [*letters] == re.findall(r"\b([a-z]) = ", " ".join(" ".join(lines).split()))
+    assert len(lines) <= printing.MOST_LINES and max(map(len, lines)) <= columns
+
+
+def test_a_metric_that_no_run_has_is_named_below_the_answer(store: Store, columns: int) -> None:
+    for k in range(4):
+        for n in range(2):
+            store.run(params={"n_layer": n}, median_s=0.1 * (1 + k * n / 100), taints=BATTERY)
+    store.db.execute("UPDATE jobs SET spec_json = json_set(spec_json, '$.metrics', json_object('score', 'x'))")
+    assert any(line.startswith("no verdict on score: no run has it") for line in short(store))
+
+
 @pytest.mark.parametrize("n_rows", [2, 4])
 def test_a_metric_whose_table_has_no_room_is_one_step_away(store: Store, columns: int, n_rows: int) -> None:
     for k in range(4):

@@ -76,16 +76,17 @@ def _closing(
     hidden: Sequence[str] = (),
 ) -> list[str]:
     """Return the last lines of the short report: one of caveats, one with what to do next, such as the commands that
-    print `hidden` tables. A caveat with a letter that no `visible` table has is not named."""
+    print `hidden` tables. A caveat with a letter that no `visible` table has is not named, and one that a table has is
+    never left out."""
     lines = [*result.notes, *result.lines, *(line for section in sections for line in section.lines)]
     letters = {"", *(letter for section in visible for letter in _letters(section))}
-    caveats = sorted(
-        (line for line in lines if isinstance(line, Caveat) and line.letter in letters),
-        key=lambda caveat: (caveat.minor, not caveat.sentence.startswith(_FIRST)),
-    )
+    caveats = [line for line in lines if isinstance(line, Caveat) and line.letter in letters]
+    marks = [line.sentence for line in caveats if line.letter or line.sentence.startswith(_FIRST)]
+    others = [line.sentence for line in sorted(caveats, key=lambda caveat: caveat.minor)]
+    sentences = dict.fromkeys([*sorted(marks, key=lambda text: not text.startswith(_FIRST)), *others])
     explained = any(section.explained for section in sections) or any(isinstance(line, Finding) for line in lines)
     room = min(WIDTH, tables.room()) if format == "table" else sys.maxsize
-    closing = [_on_one_line("caveats", list(dict.fromkeys(caveat.sentence for caveat in caveats)), [], room)]
+    closing = [_on_one_line("caveats", [*sentences], [], room, least=len({*marks}))]
     explain = (
         [f"{command} --explain shows more", f"{command} --explain", "the same with --explain"] if explained else []
     )
@@ -105,12 +106,12 @@ def _letters(section: Section) -> set[str]:
     }
 
 
-def _on_one_line(title: str, parts: Sequence[str], endings: Sequence[str], room: int) -> str:
+def _on_one_line(title: str, parts: Sequence[str], endings: Sequence[str], room: int, least: int = 1) -> str:
     """Join as many parts as fit. The first of the endings that fits stands after them, without endings the number of
-    parts left out. If not even one fits, it stands whole, for several lines. "" without any."""
+    parts left out. If not even the `least` number fits, these stand whole, on several lines. "" without any."""
     if not parts and not endings:
         return ""
-    for n in range(len(parts), min(len(parts), 1) - 1, -1):
+    for n in range(len(parts), min(len(parts), max(least, 1)) - 1, -1):
         for ending in endings or [f"and {len(parts) - n} more" if n < len(parts) else ""]:
             text = plain(f"{title}: {'; '.join(filter(None, [*parts[:n], ending]))}")
             if width(text) <= room:
@@ -167,7 +168,7 @@ def _section(section: Section, format: str, explain: bool, colour: bool) -> str:
 
 
 _FIRST = "! "
-"""Before the caveat that the one line of the short report must not leave out: runs that do not count."""
+"""Before the caveat that the short report names first: runs that do not count."""
 _WARNINGS = ("!", "warning: ", "implausible: ", "caveats: ")
 """How sentences begin that make a number or a verdict less believable; a letter of a table may stand before it."""
 
