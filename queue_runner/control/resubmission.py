@@ -21,6 +21,7 @@ from queue_runner.monitor.run_view import RunView
 from queue_runner.paths import Layout
 from queue_runner.source import snapshot, verify
 from queue_runner.source.snapshot import Snapshot
+from queue_runner.source.verify import StartCode
 from queue_runner.spec import JobSpec, NewJob, Terms, more_rounds
 from queue_runner.store import added_rounds, jobs, read, resolve
 from queue_runner.store.added_rounds import RoundJob
@@ -73,17 +74,18 @@ def add_rounds(layout: Layout, selectors: Sequence[Selector], count: int) -> Sub
             jobs = added_rounds.jobs_of(connection, group)
             specs = resolve.specs(connection, job_ids)
         _refuse_rounds(jobs, count)
-        renewed = {job: _refuse_changed(layout, job, spec) for job, spec in specs.items()}  # reads the trees
+        checked = {job: _refuse_changed(layout, job, spec) for job, spec in specs.items()}  # reads the trees
         with writing(engine) as connection:
             _refuse_rounds(added_rounds.jobs_of(connection, group), count)  # one may have been deleted meanwhile
-            for job, spec in renewed.items():
+            for job, (spec, _) in checked.items():
                 if spec is not None:
                     added_rounds.renew_environment(connection, job, job_environments.save(layout, spec.env))
             runs = added_rounds.add(connection, group, count, run_order.round_order, "user")
             failpoints.reach("submit.before_commit")
     failpoints.reach("submit.committed")
     wakeup.ring(layout.fifo)
-    return Submitted(group, tuple(job.id for job in jobs), tuple(map(str, runs)))
+    notes = dict.fromkeys(note for _, note in checked.values() if note)
+    return Submitted(group, tuple(job.id for job in jobs), tuple(map(str, runs)), tuple(notes))
 
 
 def _refuse_rounds(jobs: Sequence[RoundJob], count: int) -> None:
@@ -94,16 +96,18 @@ def _refuse_rounds(jobs: Sequence[RoundJob], count: int) -> None:
             raise UsageError(f"job {job.id} {obstacle[0]}", obstacle[1])
 
 
-def _refuse_changed(layout: Layout, job: int, spec: JobSpec) -> JobSpec | None:
+def _refuse_changed(layout: Layout, job: int, spec: JobSpec) -> tuple[JobSpec | None, str]:
     """Refuse further rounds of a job that would not run as its earlier ones did. Return it with today's environment if
-    its own is no longer stored: the queue forgets it once nothing of the job waits or may be retried.
+    its own is no longer stored: the queue forgets it once nothing of the job waits or may be retried. Return also a
+    sentence if its runs will use a copy of its code.
 
     Today's is the same where all variables of the fingerprint have their old values.
     """
     what = f"job {job} can have no further rounds"
     hint = f"mpsq rerun {job} queues it in a new group"
-    if refusal := verify.look(layout.snapshots, spec, config_file.load(layout.config).not_code).refusal:
-        raise MpsqError(f"{what}: {refusal.reason}", hint)
+    code = verify.look(layout.snapshots, spec, config_file.load(layout.config).not_code)
+    if code.refusal:
+        raise MpsqError(f"{what}: {code.refusal.reason}", hint)
     new = None
     try:
         env = job_environments.load(layout, spec)
@@ -119,7 +123,11 @@ def _refuse_changed(layout: Layout, job: int, spec: JobSpec) -> JobSpec | None:
         job_environments.check(layout, spec, env)
     except job_secrets.Missing as error:
         raise MpsqError(f"{what}: {error.message}", error.hint) from error
-    return new
+    return new, _in_copy(code)
+
+
+def _in_copy(code: StartCode) -> str:
+    return f"it will run in a copy of the code as submitted, because {code.note}" if code.note else ""
 
 
 _NO_CODE: dict[str, str | None] = {"snapshot": None, "tree": "", "code": "", "root": "", "inside": ""}
@@ -260,5 +268,4 @@ def _code(layout: Layout, old: RunView, mode: str | None, not_code: str) -> tupl
     if code.refusal:
         hint = "submit it again, with the current code" if spec.kind == "workload" else current
         raise MpsqError(f"job {job} cannot be rerun: {code.refusal.reason}", hint)
-    note = f"it will run in a copy of the code as submitted, because {code.note}" if code.note else ""
-    return spec, note, None
+    return spec, _in_copy(code), None

@@ -53,6 +53,17 @@ def test_added_rounds_continue_the_order_the_numbers_and_the_seeds(queue: Queue)
     assert {row["group_id"] for row in rows.values()} == {1} and rows["2.5"]["repeat"] == 5
 
 
+def test_added_rounds_of_edited_code_say_that_they_run_in_a_copy(queue: Queue) -> None:
+    script = queue.folder / "a.sh"
+    script.write_text("true")
+    planned = plan.plan(requested(argv=("/bin/sh", "a.sh"), cwd=str(queue.folder)))
+    plan.store(queue.layout, planned)
+    assert not add(queue, 1).notes
+    script.write_text("false")
+    (note,) = add(queue, 1).notes
+    assert "in a copy of the code" in note and "a.sh" in note
+
+
 def test_a_retried_run_does_not_shift_the_rounds(queue: Queue) -> None:
     submit(queue, retries=1, repeats=1, sets=("x=0,00,1",))
     run_all(queue, 4)  # 3.1 has failed twice
