@@ -51,14 +51,14 @@ def added_option(ctx: typer.Context) -> Callable[..., None] | None:
 
 
 def say(text: str) -> None:
-    """Print a message to stderr, so that stdout contains data only."""
-    print(text, file=sys.stderr)
+    """Print a message to stderr, so that stdout contains data only; wrapped to the width of a terminal."""
+    print(for_stream(text, sys.stderr), file=sys.stderr)
 
 
 def remark(*texts: str) -> None:
-    """Print notes about the request, wrapped to the width of the terminal."""
+    """Print notes about the request."""
     for text in texts:
-        say(for_stream(plain(f"note: {text}"), sys.stderr))
+        say(plain(f"note: {text}"))
 
 
 def remind(notes: Sequence[str], layout: Layout, json: bool) -> None:

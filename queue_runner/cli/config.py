@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -35,7 +34,7 @@ def list_(json: Json = False) -> None:
         ]
         print_json("mpsq.config/1", path=str(layout.config), settings=rows)
         return
-    print(tables.facts([(key.name, textwrap.fill(_setting(key, value), 56)) for key, value in values]))
+    print(tables.facts([(key.name, _setting(key, value)) for key, value in values], prose=config_file.KEYS))
     say(f"the settings are in {layout.config}")
 
 

@@ -62,7 +62,7 @@ def _print_group(connection: Connection, selectors: Sequence[Selector], runs: Se
     colour = tables.in_colour()
     facts = tables.facts(
         group_summary.facts(connection, runs),
-        prose=("ended", "rounds", "invalid", "note"),
+        prose=("runs", "rounds", "invalid", "note"),
         commands=("command",),
         style=lambda name, _value: "doubt" if colour and name == "invalid" else "",
     )

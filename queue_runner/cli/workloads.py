@@ -126,23 +126,24 @@ def _text(workload: Workload) -> str:
     facts = [
         ("workload", workload.name),
         ("framework", workload.framework),
-        ("about", textwrap.fill(workload.about, 66)),
+        ("about", workload.about),
     ]
     if workload.source:
-        facts.append(("source", textwrap.fill(workload.source, 66)))
-    lines = [tables.facts(facts), "", "settings (--set KEY=VALUE):"]
+        facts.append(("source", workload.source))
+    lines = [tables.facts(facts, prose=("about", "source")), "", "settings (--set KEY=VALUE):"]
+    room = tables.room()
     width = max((len(p.name) for p in workload.params.values()), default=0)
     for param in workload.params.values():
         unit = f" {param.unit}" if param.unit else ""
         default = "none" if param.default is None or param.default == "" else as_text(param.default)
         takes = f" ({text})" if (text := param.takes()) else ""
         text = f"{param.name:<{width}}  {default}{unit}{takes}" + (f"  {param.help}" if param.help else "")
-        lines += textwrap.wrap(text, 78, initial_indent="  ", subsequent_indent=" " * (width + 4))
+        lines += textwrap.wrap(text, room, initial_indent="  ", subsequent_indent=" " * (width + 4))
     if workload.aliases:
         text = ", ".join(f"{alias} ({key})" for alias, key in workload.aliases.items())
-        lines += ["", *textwrap.wrap(f"other names of settings: {text}", 78, subsequent_indent="  ")]
+        lines += ["", *textwrap.wrap(f"other names of settings: {text}", room, subsequent_indent="  ")]
     lines += ["", "presets (--config NAME):"]
     for name, values in workload.configs.items():
         text = f"{name}: " + (", ".join(f"{key}={as_text(value)}" for key, value in values.items()) or "the defaults")
-        lines += textwrap.wrap(text, 78, initial_indent="  ", subsequent_indent="      ")
+        lines += textwrap.wrap(text, room, initial_indent="  ", subsequent_indent="      ")
     return "\n".join(lines)

@@ -36,7 +36,7 @@ def facts(connection: sqlite3.Connection, every_run: Sequence[RunView]) -> list[
         ("group", f"g{group}: {units.counted(n_jobs, 'job')}{deleted}, {units.counted(len(last), 'run')}"),
         ("command", title),
         ("submitted", times.stamp(created_at)),
-        ("ended", _endings(last)),
+        ("runs", _endings(last)),
         ("rounds", undecided(connection).get(group, "").partition(": ")[2] or (is_over and closed_why)),
         ("invalid", _invalid(last)),
         ("took", f"{units.duration(real_s)}, all runs together" if real_s else ""),
@@ -145,7 +145,7 @@ def workloads(connection: sqlite3.Connection, group: int) -> tuple[set[str | Non
 
 
 def _endings(last: Sequence[RunView]) -> str:
-    """Count how the last attempts ended: "7 SUCCEEDED, 1 FAILED(1) (12.3)"."""
+    """Count how the last attempts ended, or what they wait for: "6 SUCCEEDED, 1 FAILED(1) (12.3), 1 QUEUED"."""
     counts = Counter(run.ending for run in last)
     first = {run.ending: run.run for run in reversed(last)}
     good = {Outcome.SUCCEEDED.value, *(state.value for state in State)}

@@ -133,7 +133,7 @@ def _measured(details: Details) -> Iterator[Fact]:
 
 
 def _python(details: Details) -> str:
-    torch = f" (which now has torch {details.torch})" if details.torch else ""
+    torch = f"\n(which now has torch {details.torch})" if details.torch else ""
     unknown = units.MISSING if details.run.kind == "import" else "unknown: the command names no Python interpreter"
     return f"{details.spec.python}{torch}" if details.spec.python else unknown
 

@@ -129,7 +129,8 @@ def finish(stored: list[ReportedRun], context: Context) -> Result:
     row = [Column("row", "", flexible=True)] if any(match.label for match in matches) else []
     second = names[1] if len(names[1]) <= MOST_TITLE else "2nd"
     has_metrics = any(line.answer and not line.answer.of_time for line in measured)
-    change = Column("change", f"{'speedup, difference' if has_metrics else f'speedup of {second}'} (95 % CI)")
+    title = f"{'speedup, difference' if has_metrics else f'speedup of {second}'} (95 % CI)"
+    change = Column("change", title, flexible=True)
     verdict = Column("verdict", "verdict", value=lambda line: str(line.answer.word) if line.answer else units.MISSING)
     results = [*row, Column("name", "measured"), side(0, right=True), side(1, right=True), change, verdict]
     sections = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 import sqlite3
 import subprocess
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from queue_runner.cli.common import hint, say
 from queue_runner.host import locks
 from queue_runner.paths import Layout
 from tests.cli_support import Cli, full_queue, taint
@@ -153,6 +155,30 @@ def test_show_of_a_group_is_its_summary(queue: Layout, mpsq: Cli) -> None:
     assert max(map(len, out.splitlines())) <= 80
     assert len(mpsq.ok("show", "g1", "--json").json()["runs"]) > 4
     assert "\nstate " in mpsq.ok("show", "1.1").out
+
+
+def test_tables_and_prose_fit_60_columns(queue: Layout, mpsq: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    for command in (["workloads", "nanogpt"], ["config", "list"], ["show", "g1"], ["compare", "1", "2"]):
+        lines = mpsq.ok(*command).out.splitlines()
+        assert max(map(len, lines)) <= 60, command
+
+
+def test_a_message_is_as_wide_as_its_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Screen(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setattr(sys, "stderr", screen := Screen())
+    monkeypatch.setenv("COLUMNS", "60")
+    hint("a word " * 20)
+    say("a word " * 20)
+    assert max(map(len, screen.getvalue().splitlines())) <= 60 and screen.getvalue().split().count("word") == 40
+
+
+def test_show_of_a_group_does_not_call_a_running_run_ended(queue: Layout, mpsq: Cli) -> None:
+    (line,) = (line for line in mpsq.ok("show", "g1").out.splitlines() if " RUNNING, " in line or ", 1 RUNNING" in line)
+    assert not line.startswith("ended")
 
 
 def test_show_says_once_what_the_runs_of_a_job_share(queue: Layout, mpsq: Cli) -> None:
