@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from operator import attrgetter
+from pathlib import PurePath
 from typing import Any
 
 from msgspec import Struct, field
@@ -229,6 +230,12 @@ FIRST_ROUNDS = 3
 """Rounds that are queued at first with --until: no word is given earlier."""
 BUDGET_S = 600.0
 """The default of --budget. It does not cut the first rounds short: who gave none wants an answer."""
+
+
+def command_name(argv: Sequence[str]) -> str:
+    """Return the name of a command that was given none: that of its script, else of its program."""
+    script = next((word for word in argv[1:] if word.endswith((".py", ".sh"))), argv[0])
+    return PurePath(script).name[:MOST_NAME]
 
 
 def more_rounds(group: object, count: int = FIRST_ROUNDS) -> str:

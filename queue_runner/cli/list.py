@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from queue_runner import tables
+from queue_runner import tables, units
 from queue_runner.cli.common import WHOLE_JOBS, Json, Tags, home, new_app, print_json, say
 from queue_runner.model import parse_selector
+
+if TYPE_CHECKING:
+    from queue_runner.monitor.run_view import JobView, RunLine
 
 app = new_app()
 
@@ -23,7 +27,7 @@ def list_(
         typer.Option(metavar="STATE", help="Only jobs with this state or outcome: queued, running, failed, ..."),
     ] = None,
     tag: Tags = None,
-    limit: Annotated[int, typer.Option(metavar="N", min=1, help="Show this many of the newest jobs.")] = LIMIT,
+    limit: Annotated[int, typer.Option(metavar="N", min=1, help="Show only the newest N.")] = LIMIT,
     all: Annotated[bool, typer.Option("--all", help="Show every job.")] = False,
     deleted: Annotated[bool, typer.Option("--deleted", help="Show only the deleted jobs.")] = False,
     runs: Annotated[bool, typer.Option("--runs", help="One line per run instead of per job.")] = False,
@@ -44,17 +48,25 @@ def list_(
             return
         named = {run.run for run in select(connection, selectors)} if runs and selectors else None
 
-        def matches(run: RunLine) -> bool:
-            return filter.shows(run) and (named is None or run.run in named)
+        oldest = 0
 
-        lines = listing.each_job(connection, filter, RunLine)
-        newest = None if all else list(lines)
-        more = newest is not None and len(newest) > limit
-        shown = lines if newest is None else newest[more:]
+        def matches(run: RunLine) -> bool:
+            return run.run_id >= oldest and filter.shows(run) and (named is None or run.run in named)
+
+        shown: Iterable[JobView[RunLine]] = listing.each_job(
+            connection, filter, RunLine, listing.NEWEST_RUN if runs else listing.NEWEST_JOB
+        )
+        more = False
+        if not all:
+            newest = list(shown)
+            run_ids = sorted(run.run_id for job in newest for run in job.runs if matches(run))
+            more = len(run_ids if runs else newest) > limit
+            shown = newest if runs else newest[more:]
+            oldest = run_ids[-limit] if runs and more else 0
         table = listing.table(shown, colour=tables.in_colour(), matches=matches if runs else None)
     if not table:
         say("no matching jobs")
         return
     print(table)
     if more:
-        say(f"these are the newest {limit}; --all shows every job")
+        say(f"the newest {units.counted(limit, 'run' if runs else 'job')} only; --all shows every one")

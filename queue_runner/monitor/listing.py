@@ -17,6 +17,7 @@ from queue_runner.errors import UsageError
 from queue_runner.model import Outcome, Selector, State
 from queue_runner.monitor import run_view
 from queue_runner.monitor.run_view import MARK, JobView, RunLine, RunView
+from queue_runner.spec import command_name
 from queue_runner.store import read
 
 MOST_COMMAND = 60
@@ -24,6 +25,10 @@ MOST_COMMAND = 60
 
 _WIDE = 72
 """Columns from which on a list has the ages and durations of its jobs."""
+
+NEWEST_RUN = "(SELECT max(r.id) FROM runs r WHERE r.job_id = chosen.job_id)"
+"""The order of jobs by their newest run."""
+NEWEST_JOB = "job_id"
 
 R = TypeVar("R", bound=RunLine)
 
@@ -67,15 +72,17 @@ def jobs(connection: sqlite3.Connection, filter: Filter) -> list[JobView[RunView
     return list(each_job(connection, filter, RunView))
 
 
-def each_job(connection: sqlite3.Connection, filter: Filter, kind: type[R]) -> Iterator[JobView[R]]:
-    """Yield jobs, the oldest first; if there are more than `limit`, the newest. One job is in memory at a time, with
+def each_job(
+    connection: sqlite3.Connection, filter: Filter, kind: type[R], newest: str = NEWEST_JOB
+) -> Iterator[JobView[R]]:
+    """Yield jobs, the oldest first; if there are more than `limit`, the `newest`. One job is in memory at a time, with
     the columns of `kind`.
 
     Raises: UsageError for an unknown state, or a selector that matches nothing.
     """
     condition, values = _condition(connection, filter)
     limit = -1 if filter.limit is None else filter.limit
-    chosen = f"SELECT job_id FROM ({condition}) ORDER BY job_id DESC LIMIT ?"
+    chosen = f"SELECT job_id FROM ({condition}) chosen ORDER BY {newest} DESC LIMIT ?"
     yield from run_view.jobs(run_view.each_run(connection, kind, f"job_id IN ({chosen})", [*values, limit]))
 
 
@@ -198,12 +205,14 @@ def _lines(jobs: Iterable[JobView[R]], matches: Callable[[RunLine], bool] | None
         submission = list(members)
         group = f"g{group_id}"
         for job, what in zip(submission, _distinguish([job.first for job in submission]), strict=True):
-            age = _age(job.first.created_at)
             rows: Sequence[JobView[R] | R] = [job] if matches is None else [*filter(matches, job.runs)]
             n_ok = f"{job.n_valid}/{job.repeats}" if matches is None else ""
             for row in rows:
                 id = row.run if isinstance(row, RunLine) else job.first.job_id
-                yield _Line(id, group, what, n_ok, row.ending, row.style, age, row.took_s, row.median_s, row.mark)
+                since = (row.started_at or row.created_at) if isinstance(row, RunLine) else job.first.created_at
+                yield _Line(
+                    id, group, what, n_ok, row.ending, row.style, _age(since), row.took_s, row.median_s, row.mark
+                )
 
 
 def _age(at: float) -> str:
@@ -234,7 +243,7 @@ def _name_and_settings(run: RunLine, varying: set[str], *, swept: bool) -> str:
         line = tables.elide(shlex.join(words), MOST_COMMAND)
         sets = run.question.sets.items()
         settings = [f"{name}={value}" for name, value in sets if not any(str(value) in word for word in words)]
-        named = run.name in (" ".join(words), shlex.join(words), *(word.rsplit("/", 1)[-1] for word in words))
+        named = run.name in (" ".join(words), shlex.join(words), command_name(words))
         return " ".join([line if named else f"{run.name}: {line}", *settings])
     text = ", ".join(word for name, word in run.question.words().items() if name in varying)
     return f"{run.name} {text}" if text else run.name

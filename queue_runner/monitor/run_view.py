@@ -49,9 +49,9 @@ class JobQuestion(Struct, frozen=True):
 
     @property
     def sets(self) -> dict[str, Value]:
-        """The values of --set; the one that a search varies is last, since lists leave out the middle."""
+        """The values of --set by name; the one that a search varies is last, since lists leave out the middle."""
         searched = self.spec.find_max.partition("=")[0]
-        return dict(sorted(self.spec.params.items(), key=lambda item: item[0] == searched))
+        return dict(sorted(self.spec.params.items(), key=lambda item: (item[0] == searched, item[0])))
 
     def words(self) -> dict[str, str]:
         """Return the words of the question by setting; defaults are left out."""

@@ -18,7 +18,7 @@ from queue_runner.errors import UsageError
 from queue_runner.host import redact
 from queue_runner.model import Dependency
 from queue_runner.paths import expanded, jobs_dir
-from queue_runner.spec import COMPILE_MODES, DEFAULT_SEED, MOST_NAME, JobSpec, Terms, Value
+from queue_runner.spec import COMPILE_MODES, DEFAULT_SEED, JobSpec, Terms, Value, command_name
 from queue_runner.submit import environment_axis, gpus, grid, interpreter, launchers, policy, trials
 from queue_runner.submit.submit_options import Request
 
@@ -287,7 +287,7 @@ def _command_cells(request: Request, shared: Shared) -> Iterator[JobSpec]:
     device = "cuda" if has_lanes else None
     cells = [
         common.changed(
-            name=request.name or _command_name(request.argv),
+            name=request.name or command_name(request.argv),
             device=cell.get("device", device),
             compile=None if "compile" not in cell else cell["compile"] not in ("off", "False"),
             compile_mode=_mode(cell.get("compile", "")),
@@ -359,11 +359,6 @@ def labels(argv: Sequence[str]) -> dict[str, tuple[str]]:
     Unknown values are omitted: these are labels for reports, the command itself is never changed.
     """
     return {match[1] or match[3]: (match[2] or match[4],) for word in argv if (match := _LABEL.fullmatch(word))}
-
-
-def _command_name(argv: Sequence[str]) -> str:
-    script = next((word for word in argv[1:] if word.endswith((".py", ".sh"))), argv[0])
-    return Path(script).name[:MOST_NAME]
 
 
 def _common(request: Request) -> JobSpec:

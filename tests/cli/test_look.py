@@ -157,6 +157,35 @@ def test_show_of_a_group_is_its_summary(queue: Layout, mpsq: Cli) -> None:
     assert "\nstate " in mpsq.ok("show", "1.1").out
 
 
+def test_a_limit_counts_what_is_listed(queue: Layout, mpsq: Cli) -> None:
+    """Of two jobs it listed all runs."""
+    listed = mpsq.ok("list", "--runs", "--limit", "2")
+    every = re.findall(r"^(\d+\.\d+) ", mpsq.ok("list", "--runs", "--all").out, re.MULTILINE)
+    assert re.findall(r"^(\d+\.\d+) ", listed.out, re.MULTILINE) == every[-2:] and "2 runs" in listed.err
+
+
+def test_the_age_of_a_run_is_that_of_the_run(queue: Layout, mpsq: Cli) -> None:
+    with sqlite3.connect(queue.db) as connection:
+        connection.execute("DROP TRIGGER done_is_final")
+        connection.execute("UPDATE runs SET created_at = created_at - 86400 * 7")
+        connection.execute("UPDATE runs SET started_at = started_at - 86400 * (8 - number) WHERE job_id = 1")
+    assert " 7 d " in mpsq.ok("list", "1").out
+    runs = mpsq.ok("list", "--runs", "1").out
+    assert " 7 d " in runs and " 6 d " in runs
+
+
+def test_a_name_that_was_given_is_listed_although_the_command_has_that_word(queue: Layout, mpsq: Cli) -> None:
+    mpsq.ok("submit", "--snapshot", "off", "--name", "a", "--", "python", "train.py", "a")
+    mpsq.ok("submit", "--snapshot", "off", "--", "python", "train.py", "b")
+    out = mpsq.ok("list").out
+    assert " a: python train.py a" in out and " python train.py b" in out and "train.py: " not in out
+
+
+def test_settings_have_one_order(queue: Layout, mpsq: Cli) -> None:
+    sweep = ("--set", "n=1,2", "--set", "m=3", "--", "echo", "{n}", "{m}")
+    assert "m=3, n=1" in mpsq.ok("submit", "--dry-run", *sweep).out
+
+
 def test_tables_and_prose_fit_60_columns(queue: Layout, mpsq: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "60")
     for command in (["workloads", "nanogpt"], ["config", "list"], ["show", "g1"], ["compare", "1", "2"]):
