@@ -286,7 +286,7 @@ class Until(Struct, frozen=True):
     """When no further round follows those of a submission (--until): `goal` is DECIDED, or the width of the intervals
     such as "1%".
 
-    Once `budget_s` have passed since the first start, no run of the first rounds starts, and no round is added; None:
+    Once `budget_s` have passed since the first start, no run of the first rounds starts, and no further round; None:
     BUDGET_S, and the first rounds run whole.
     """
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from queue_runner.model import DEFAULT_LANE, NOT_FAILED, PREFLIGHT, Condition, Ending, Outcome
-from queue_runner.spec import FIRST_ROUNDS
+from queue_runner.spec import BUDGET_S, FIRST_ROUNDS
 from queue_runner.store import added_rounds
 from queue_runner.store.engine import Connection
 
@@ -62,19 +62,26 @@ AND NOT EXISTS (SELECT 1 FROM lanes l WHERE l.paused_at IS NOT NULL
 """
 UNDECIDED = "SELECT job_id, on_job_id FROM v_dependency WHERE verdict = 'undecided'"
 """Pairs of a job and one that it waits for."""
+_OPEN_RUNS = """
+groups g CROSS JOIN jobs j ON j.group_id = g.id CROSS JOIN runs r ON r.job_id = j.id
+WHERE g.until IS NOT NULL AND g.closed_at IS NULL
+"""
 _BUDGETS = f"""
 SELECT r.id, b.over_at FROM (
-    SELECT g.id, g.budget_s + min(r.started_at) AS over_at
-    FROM groups g CROSS JOIN jobs j ON j.group_id = g.id CROSS JOIN runs r ON r.job_id = j.id
-    WHERE g.until IS NOT NULL AND g.closed_at IS NULL AND g.budget_s IS NOT NULL GROUP BY g.id
+    SELECT g.id, g.budget_s, COALESCE(g.budget_s, {BUDGET_S}) + min(r.started_at) AS over_at
+    FROM {_OPEN_RUNS} GROUP BY g.id
 ) b CROSS JOIN jobs j ON j.group_id = b.id CROSS JOIN runs r ON r.job_id = j.id
-WHERE r.state IN ('QUEUED', 'HELD') AND r.token IS NULL AND r.number <> {PREFLIGHT} AND r.repeat <= {FIRST_ROUNDS}
-AND b.over_at IS NOT NULL
+WHERE r.state IN ('QUEUED', 'HELD') AND r.token IS NULL AND r.number <> {PREFLIGHT} AND b.over_at IS NOT NULL
+AND CASE WHEN r.repeat <= {FIRST_ROUNDS} THEN b.budget_s IS NOT NULL ELSE (b.id, r.repeat) NOT IN (
+    SELECT g.id, r.repeat FROM {_OPEN_RUNS} AND r.started_at IS NOT NULL
+) END
 """
 
 
 def budgets(connection: Connection) -> list[tuple[int, float]]:
-    """Return the waiting runs of first rounds that have a budget of their own, and when it is over (Unix seconds)."""
+    """Return the waiting runs that do not start once the budget of their question is over, and when that is (Unix
+    seconds): of the first rounds those with a budget that was given, of later rounds those of which no run has started.
+    """
     return connection.rows(_BUDGETS)
 
 

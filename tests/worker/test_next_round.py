@@ -209,6 +209,23 @@ def test_only_a_budget_that_was_given_ends_first_rounds(queue: Queue, budget: st
         assert ready.next_change_at(connection, started_at) == (started_at + 3600 if n_ended else None)
 
 
+@pytest.mark.parametrize(("budget", "limit_s"), [(None, 600), ("1h", 3600)])
+def test_a_later_round_that_waited_until_the_budget_was_over_does_not_start(
+    queue: Queue, budget: str | None, limit_s: int
+) -> None:
+    """It was added in time, waited for another queue of the machine, and started long after the end."""
+    submit(queue, budget=budget)
+    over_at = 1e9 + limit_s
+    with writing(open_engine(queue.layout.db)) as connection:
+        connection.change("UPDATE runs SET started_at = 1e9, state = 'DONE', outcome = 'SUCCEEDED'")
+        added = added_rounds.add(connection, 1, 1, run_order.round_order, "worker")
+        ids = connection.column("SELECT id FROM runs WHERE repeat = 4 ORDER BY id")
+        assert len(ids) == len(added) == 2 and not ready.unsatisfiable(connection, over_at - 1)
+        assert {run_id for run_id, _ in ready.unsatisfiable(connection, over_at)} == {*ids}
+        connection.change("UPDATE runs SET started_at = 1e9 WHERE id = ?", ids[:1])
+        assert not ready.unsatisfiable(connection, over_at), "a round that has begun is completed"
+
+
 def test_rows_that_fail_end_it(queue: Queue) -> None:
     submit(queue, "echo $MPSQ_RUN >> $J; exit 3 {s}")
     work(queue)
