@@ -313,6 +313,14 @@ def test_show_hides_secrets_and_escapes(queue: Layout, mpsq: Cli) -> None:
     assert len(mpsq.ok("show", "1.2", "--json").json()["runs"]) == 1
 
 
+def test_why_says_once_what_several_jobs_share(queue: Layout, mpsq: Cli) -> None:
+    mpsq.ok("submit", "--snapshot", "off", "--hold", "--set", "n=1,2,3", "--", "echo", "{n}")
+    out = mpsq.ok("why", "@last").out
+    assert out.count("is held") == out.count("next: ") == 1 and "mpsq resume 7 " in out
+    assert all(run in out for run in ("7.1", "8.1", "9.1"))
+    assert len(mpsq.ok("why", "@last", "--json").json()["runs"]) == 3
+
+
 def test_why_chooses_the_run_that_tells_most(queue: Layout, mpsq: Cli) -> None:
     facts = "run 2.1", "exit code 3", "1.50 s", "ValueError: no data", "next: mpsq logs 2.1"
     out = mpsq.ok("why", "2").out
