@@ -151,8 +151,8 @@ def _open(family: Family) -> Iterable[str]:
     fewest = min([answer.more for *_, answer in undecided if answer.more], default=0)
     for needs, alike in by_key(undecided, lambda item: item[2].next_step).items():
         quantities = [*dict.fromkeys(name or "time" for name, *_ in alike)]
-        of = f"{quantities[0]} " if family.named and len(quantities) == 1 else ""
-        reason = f"{of}undecided ({needs})"
+        quantity = f"{quantities[0]} " if family.named and len(quantities) == 1 else ""
+        reason = f"{quantity}undecided ({needs})"
         which = f": {units.listed([*dict.fromkeys(names for _, names, _ in alike)], MOST_FACTORS)}"
         answer = alike[0][2]
         if answer.why or not answer.more:

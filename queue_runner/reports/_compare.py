@@ -280,7 +280,7 @@ def _of_seeds_in_common(match: Match) -> list[Arm]:
 
 
 def _other_seeds(match: Match, compared: Family) -> str:
-    """Say where losses and metrics are of fewer runs than the times; "" if they are not."""
+    """Say where losses and metrics belong to fewer runs than the times; "" if they do not."""
     arms = match.first, match.second
     with_losses = [name for name in LOSSES if any(arm.median(name) is not None for arm in arms)]
     known = [*compared.metrics, *(_USED[name][0] for name in with_losses)]

@@ -80,7 +80,7 @@ AND CASE WHEN r.repeat <= {FIRST_ROUNDS} THEN b.budget_s IS NOT NULL ELSE (b.id,
 
 def budgets(connection: Connection) -> list[tuple[int, float]]:
     """Return the waiting runs that do not start once the budget of their question is over, and when that is (Unix
-    seconds): of the first rounds those with a budget that was given, of later rounds those of which no run has started.
+    seconds). Of the first rounds: those with a given budget; of later rounds: those without a started run.
     """
     return connection.rows(_BUDGETS)
 

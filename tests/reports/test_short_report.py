@@ -150,7 +150,7 @@ def test_a_hidden_table_of_a_metric_leaves_the_word_on_each_row(store: Store, co
     assert "time undecided (" in text
 
 
-def test_a_summary_of_several_questions_names_what_is_decided(store: Store, columns: int) -> None:
+def test_a_summary_of_several_questions_names_decided_metrics(store: Store, columns: int) -> None:
     for group, config in enumerate(("gpt2", "tiny")):
         scores(store, 2, group + 1, config)
     sentences = "\n".join(short(store)).rpartition("\n\n")[2]

@@ -486,7 +486,7 @@ def test_the_page_of_a_submission_is_its_answer_so_far(browser: Browser) -> None
 
 
 def test_rounds_that_may_still_follow_are_counted(queue: Layout, browser: Browser) -> None:
-    """It said "of 2 rounds", and the 2 grew."""
+    """It was "of 2 rounds", and the 2 grew."""
     with sqlite3.connect(queue.db) as connection:
         connection.execute("UPDATE groups SET until = 'decided'")
     assert "of at most 20 rounds done" in text_of(browser.get("/group/1"))

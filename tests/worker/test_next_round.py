@@ -152,7 +152,7 @@ def test_after_the_last_round_as_many_are_offered_as_would_decide(
 def test_a_verdict_that_is_missing_is_named_where_another_is_given(
     home: Path,
 ) -> None:
-    """It said that a verdict is missing, beside the verdict on the loss."""
+    """A verdict was called missing beside the verdict on the loss."""
     store = Store(home)
     for k in range(6):
         for device in ("cpu", "mps"):
