@@ -225,7 +225,8 @@ def incomplete(pairs: Iterable[Pair]) -> Iterable[str]:
             else:
                 yield Finding(f"{names}: compared over {where}")
     if differ:
-        yield f"the table uses all runs, its comparisons only complete rounds: {units.listed(differ, MOST_FACTORS)}"
+        which = units.listed(differ, MOST_FACTORS)
+        yield f"the table includes all runs, these comparisons only complete rounds: {which}"
 
 
 def _differs_over_all(pair: Pair) -> bool:
@@ -418,8 +419,8 @@ def _twin_costs(pair: Pair) -> Iterable[str]:
         return
     if _far(real / twin_real, 1 / pair.ratio, NOTABLE):  # without their ratio: real times have no interval
         yield (
-            f"real time of a run (median): {tenths(real)} s of {arm.label}, {tenths(twin_real)} s of {twin.label}; this"
-            " ratio is not that of the iteration times"
+            f"real time of a run (median): {tenths(real)} s of {arm.label}, {tenths(twin_real)} s of {twin.label}; the"
+            " iteration times have another ratio"
         )
 
 

@@ -34,7 +34,7 @@ def rerun(
     """Queue jobs again, with exactly the code that they ran.
 
     Settings, variables, interpreter and seed stay the same. If the code has changed, the new job runs in a copy of the
-    old code. Reports combine --rounds with the earlier rounds.
+    old code. With --rounds, reports use old and new rounds.
     """
     from queue_runner.control import resubmission as use_case
     from queue_runner.submit.submit_options import snapshot_mode

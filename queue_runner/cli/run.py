@@ -33,10 +33,10 @@ _LOG_BYTES = 65_536
 """Bytes at the end of an output in which a number is sought."""
 
 EPILOG = (
-    "Without --repeats, two or more jobs run in rounds: each job once, in random order. They end when each row "
-    "of the report has a verdict (3 rounds at least), after 20 rounds or the --budget. "
+    "Without --repeats, two or more jobs run in rounds: each job once, in random order. Rounds end once each "
+    "row of the report has a verdict (after 3 or more), or after 20 rounds or the --budget. "
     "If no worker runs, mpsq run starts one that exits when the queue is empty. Jobs that were queued earlier run "
-    "first. Ctrl-C cancels the jobs and waits for their end; a second Ctrl-C does not wait."
+    "first. Ctrl-C cancels only its own jobs and waits for their end; a second one leaves at once."
 )
 
 

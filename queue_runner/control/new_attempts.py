@@ -145,7 +145,7 @@ def _nothing(rows: Sequence[NamedRun], last: Sequence[NamedRun], named: bool) ->
     if all(row.deleted_at is not None for row in rows):
         return UsageError("a deleted job cannot be retried", f"mpsq rerun {rows[0].job_id} queues it as a new job")
     if any(row.state != State.DONE for row in rows):
-        return UsageError("no ended run has failed; the others wait or run", "mpsq status shows them")
+        return UsageError("no run has failed yet; some still wait or run", "mpsq status shows them")
     repeats = {(row.job_id, row.repeat) for row in rows}
     coming = [row for row in last if (row.job_id, row.repeat) in repeats and row.state != State.DONE]
     if coming:

@@ -257,7 +257,8 @@ def _unmatched(sides: Sequence[Sequence[Arm]], names: Sequence[str], matched: Co
         f"{units.counted(len(arms), 'row')} of {name}" for arms, name in zip(without, names, strict=True) if arms
     ]:
         jobs = (str((arms or side)[0].runs[0].job_id) for arms, side in zip(without, sides, strict=True))
-        yield f"{' and '.join(counts)} without a counterpart; two jobs always match: mpsq compare {' '.join(jobs)}"
+        hint = f"any two jobs can be compared: mpsq compare {' '.join(jobs)}"
+        yield f"{' and '.join(counts)} without a counterpart; {hint}"
 
 
 def _obstacle(match: Match) -> str:

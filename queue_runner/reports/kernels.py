@@ -16,8 +16,8 @@ HELP = "single operations, forward and backward: TFLOP/s, GB/s, bound, share of 
 NOTES = (
     "bound by: compute if the operation has more FLOP per byte than the device's FLOP/s over its bytes/s, both"
     " measured by the run, else memory (roofline: Williams, Waterman & Patterson 2009)",
-    "of roof: share of what the bound allows; above 100 % if a cache serves bytes counted as moved (memory), or if"
-    " products are saved or less precise, as by FFT, Winograd or TF32 (compute)",
+    "of roof: share of what the bound allows. Above 100 %: a cache serves bytes (bound by memory), or FFT, Winograd"
+    " or TF32 needs fewer or less precise products (bound by compute)",
 )
 
 

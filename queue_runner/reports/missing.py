@@ -57,7 +57,7 @@ def finish(rows: list[ReportedRun], context: Context) -> Result:
         if others:
             lines.append(f"newest group only, g{newest}: mpsq report missing g{others[0]} shows the one before")
     if not rows:
-        return Result(COLUMNS, [], lines=[select_runs.nothing(context, "of a grid")])
+        return Result(COLUMNS, [], lines=[select_runs.nothing(context, "that was submitted")])
     incomplete = look(context.connection, rows)
     gaps = incomplete.gaps
     lacks = sum(gap.repeats - gap.valid for gap in gaps)

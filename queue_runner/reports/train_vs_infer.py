@@ -298,7 +298,7 @@ def _relation(inference: Verdict, training: Verdict) -> str:
         return f"{text} (undecided: {inference.next_step or training.next_step})"
     if inference.low > training.high or inference.high < training.low:
         return f"{text}; the CIs do not overlap"
-    return "not shown to differ from training: the CIs overlap"
+    return "may equal that of training: the CIs overlap"
 
 
 def _notes(arms: Sequence[Arm], rows: Sequence[ReportedRun], marks: footnotes.CaveatMarks) -> Iterable[str]:

@@ -22,20 +22,20 @@ _LAUNCHERS = {
 _SEVERAL = re.compile(r"(?:\d+:)?(?:0*[2-9]|0*[1-9]\d+|cpu)")
 """A number above 1; torchrun also takes a range (1:4) and cpu, one for each core."""
 REMOVED = {
-    "use_mps_device": "remove it: the Trainer uses mps automatically where it is available (not with --use_cpu)",
-    "evaluation_strategy": "--eval_strategy",
-    "per_gpu_train_batch_size": "--per_device_train_batch_size",
-    "per_gpu_eval_batch_size": "--per_device_eval_batch_size",
-    "overwrite_output_dir": "remove it",
+    "use_mps_device": "leave it out; the Trainer uses mps automatically where it is available (not with --use_cpu)",
+    "evaluation_strategy": "use --eval_strategy",
+    "per_gpu_train_batch_size": "use --per_device_train_batch_size",
+    "per_gpu_eval_batch_size": "use --per_device_eval_batch_size",
+    "overwrite_output_dir": "leave it out",
 }
-"""Flags in guides that transformers 5.23 no longer has, and their replacements. No other program uses these names."""
+"""Flags in guides that transformers 5.23 no longer has, and what to do instead. No other program uses these names."""
 
 
 def removed(argv: Sequence[str]) -> list[str]:
     """Return a sentence for each Trainer flag in this command that transformers 5 has removed."""
     flags = {word[2:].partition("=")[0].replace("-", "_") for word in _words(argv) if word.startswith("--")}
     return [
-        f"--{flag} was removed in transformers 5, whose Trainer fails on it; instead: {REMOVED[flag]}"
+        f"--{flag} was removed in transformers 5, whose Trainer fails on it: {REMOVED[flag]}"
         for flag in sorted(flags & REMOVED.keys())
     ]
 

@@ -237,8 +237,8 @@ class Request:
     )
     budget_s: float | None = _option(
         Kind.DURATION,
-        "With --until: after this time, such as 30m, start no new round, and no run of the first 3 rounds."
-        " Without --budget, no new round starts after 10m.",
+        "With --until: after this time, such as 30m, no new round starts. Of the first 3 rounds, no run starts"
+        " that still waits. Default: 10m, for new rounds only.",
         "DURATION",
         name="budget",
         convert=_budget,

@@ -289,7 +289,7 @@ def test_phases_of_a_run_add_up_to_its_bar(store: Store) -> None:
 
 
 def test_all_iterations_are_there_where_they_fit(store: Store) -> None:
-    """"All are drawn" stood below a chart that named those outside of its range."""
+    """ "All are drawn" stood below a chart that named those outside of its range."""
     made = plots_of(evening(store, 2, 50))
     (family,) = made.families
     assert family["x"] == list(range(51)) and len(family["runs"]) == 7

@@ -217,11 +217,11 @@ def relative(family: Family, rows: Sequence[ArmRow]) -> list[Finding]:
     """Say what the speedups of a family are relative to, if there are any, and why."""
     if family.baseline is None:
         return []
-    per = f", per {family.per_work} because iterations differ in size" if family.per_work else ""
+    per = f" per {family.per_work} (iterations differ in size)" if family.per_work else ""
     why = f" ({family.why})" if family.why else ""
     each = "; a row's time is the geometric mean of its runs" if any(row.has_interval for row in rows) else ""
     base = family.baseline.label
-    return [Finding(f"speedup: the time of {base}{why} divided by the row's, so 0.5 is 2 x slower{per}{each}")]
+    return [Finding(f"speedup{per}: the time of {base}{why} divided by the row's, so 0.5 is 2 x slower{each}")]
 
 
 def fitted(section: Section, spare: Sequence[str]) -> tuple[Section, list[Column]]:
@@ -268,7 +268,7 @@ def _cost(rows: Sequence[ArmRow], family: Family) -> Section:
     first = [row for row in rows if row.first_iter_s is not None]
     notes = []
     if any(row.compile_cache == "cold" for row in first):
-        notes.append("1st iter: of compiled rows, with a cold cache")
+        notes.append("1st iter of compiled rows: with a cold cache")
     if any(map(_compile, rows)):
         notes.append("compile: extra time of the first iteration, per state of the compiler's cache")
     if any(row.compile and row.compile_cache is None for row in first):

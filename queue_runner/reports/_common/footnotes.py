@@ -88,7 +88,7 @@ class CaveatMarks:
             if not included and (groups := missing_runs.lacking(self._connection, groups)):
                 late = [row for row in runs if row.outcome == Outcome.TIMED_OUT and row.group_id in groups]
                 if timeout_s := read.longest_timeout_s(self._connection, [row.job_id for row in late]):
-                    what = "to run those that timed out again with more time"
+                    what = "to give those that timed out more time"
                     of_late = [group for group in groups if any(row.group_id == group for row in late)]
                     command = more_time(" ".join(f"g{group}" for group in of_late), timeout_s)
                 elif all(row.spec_hash not in work and self._fails_again(row) for row in runs):

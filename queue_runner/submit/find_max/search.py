@@ -124,12 +124,13 @@ class SearchState(Struct, frozen=True):
     def sentence(self, key: str) -> str:
         """Return the state in words."""
         works = f"{key} {units.count(self.largest)} works" if self.largest else f"no {key} has worked yet"
+        so_far = f"{works} so far" if self.largest else works
         if self.stopped is not None:
             if not self.stopped.over:
-                return f"{works} so far; {units.count(self.stopped.value)} is pending"
+                return f"{so_far}; {units.count(self.stopped.value)} is pending"
             return f"{works}; the search stopped at {units.count(self.stopped.value)}: {self.stopped.why}"
         if self.following is not None:
-            return f"{works} so far; {units.count(self.following)} is next"
+            return f"{so_far}; {units.count(self.following)} is next"
         if self.largest is None:
             return f"not even {key} {units.count(self.too_large)} works: {self.why_not}"
         if self.too_large is None:
