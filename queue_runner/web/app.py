@@ -73,7 +73,7 @@ class Pages:
         try:
             view = views.history(self._layout, search)
         except UsageError as refused:
-            view, error = views.HistoryPage([], None, search, 0.0), refused.with_remedy
+            view, error = views.HistoryPage([], None, search, 0.0), live.explained(refused).with_remedy
         status = 404 if error else 200
         return self._page("history", request, status, address=_history_address, view=view, error=error)
 
@@ -104,7 +104,7 @@ class Pages:
             try:
                 return HTMLResponse(self._reports.of_query(query, views.PATIENCE_S))
             except UsageError as refused:
-                error = refused.with_remedy
+                error = live.explained(refused).with_remedy
         return self._page("compare", request, 404 if error else 200, form=compare_page.form(query), error=error)
 
     # -- what changes -------------------------------------------------------------------------------------------------

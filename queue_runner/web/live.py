@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import threading
 import traceback
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -70,9 +71,10 @@ def event(name: str, value: Any) -> str:
 
 
 def explained(error: Exception) -> MpsqError:
-    """Return an error with its remedy, also one of the system or a defect of ours."""
+    """Return an error with its remedy on a page, also one of the system or a defect of ours."""
     if isinstance(error, MpsqError):
-        return error
+        hint = error.hint.replace("mpsq list --all shows", "the history shows")
+        return MpsqError(error.message, re.sub(r"mpsq list --runs (\d+)", r"/job/\1", hint))
     if isinstance(error, OSError):
         where = f": {error.filename}" if error.filename else ""
         return MpsqError(f"{(error.strerror or str(error)).lower()}{where}", "mpsq doctor checks this machine")

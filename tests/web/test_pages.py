@@ -172,6 +172,9 @@ def test_an_id_that_names_nothing_is_a_sentence(browser: Browser, page: str) -> 
         answer = browser.client.get(f"/{page}/{id}")
         assert answer.status_code == 404, id
         assert "Traceback" not in answer.text and "root:" not in answer.text and "SQLite" not in answer.text, id
+    assert "/job/1 shows the runs of job 1" in browser.get(f"/{page}/1.9", 404)
+    for path in (f"/{page}/99", "/history?q=g99", "/compare?ids=99"):
+        assert "the history shows every job" in browser.get(path, 404) and "mpsq list" not in browser.get(path, 404)
 
 
 def test_the_history_finds_words_states_tags_and_ids(browser: Browser, mpsq: Cli) -> None:
