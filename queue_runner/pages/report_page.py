@@ -115,7 +115,7 @@ def build(
         failures=_failures(evidence),
         answers=answers,
         behind=[without_option(line) for line in result.lines if isinstance(line, Finding) and line not in answers],
-        next_steps=[step for step in result.next_steps if not (static and step == "mpsq status")],
+        next_steps=result.next_steps,
         most_rows=MOST_ROWS,
         tables=_lettered(result),
         caveats=[(note[0], note) for note in result.notes if _MARK.match(note)],

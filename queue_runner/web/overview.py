@@ -96,5 +96,5 @@ def _computed(connection: sqlite3.Connection, group: int) -> NewestAnswer:
         status,
         answers[:MOST_SENTENCES],
         len(answers[MOST_SENTENCES:]),
-        [step for step in result.next_steps if step != "mpsq status"],  # that is this page
+        result.next_steps,
     )
