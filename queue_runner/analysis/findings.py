@@ -14,7 +14,7 @@ from queue_runner import units
 from queue_runner.analysis import run_metrics
 from queue_runner.analysis.comparison import UNSET, WALL, Family, Pair, disturbed_rounds, without
 from queue_runner.analysis.finding import Caveat, Finding, NextStep, OtherAnswer, Undecided
-from queue_runner.analysis.grouping import MAIN, Arm, is_mode, kinds_of_taint, word
+from queue_runner.analysis.grouping import MAIN, Arm, factor_name, is_mode, kinds_of_taint, word
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.analysis.rounds import Verdict, Word
 from queue_runner.analysis.stats import by_key
@@ -488,8 +488,7 @@ def others_that_differ(family: Family) -> Iterable[str]:
         and any(word(name, arm.key[name]) not in arm.label for arm in arms)
     ]
     if names:
-        settings = {name for arm in arms for row in arm.runs for name in row.settings}
-        named = [name if name in settings else name.replace("_", " ") for name in names[:MOST_FACTORS]]
+        named = [factor_name(name, arms) for name in names[:MOST_FACTORS]]
         named += [f"{len(names) - MOST_FACTORS} more"] if len(names) > MOST_FACTORS else []
         factors = " and ".join(filter(None, [", ".join(named[:-1]), named[-1]]))
         known = ([arm.key[name] for name in names[:MOST_FACTORS]] for arm in arms)

@@ -54,6 +54,14 @@ def word(name: str, value: Any) -> str:
     return f"{name}={'unset' if value is None else value}"
 
 
+def factor_name(name: str, arms: Iterable[Arm]) -> str:
+    """Return the name of a factor in words; that of a setting, variable or version of one of these arms as users type
+    it."""
+    if any(name in row.factors or name in row.settings for arm in arms for row in arm.runs):
+        return name
+    return {"subject": "workload", "compile": "mode"}.get(name, name.replace("_", " "))
+
+
 def is_mode(part: str) -> bool:
     """Return whether a word of a label is that of a mode."""
     return part in ("eager", "compiled") or part.startswith("compiled(")

@@ -16,11 +16,10 @@ from msgspec.structs import replace
 from queue_runner import atomic_file, reports, units
 from queue_runner.analysis.comparison import SELECTS_ANOTHER, Family
 from queue_runner.analysis.finding import Finding
-from queue_runner.analysis.grouping import MAIN, last_attempts, word
+from queue_runner.analysis.grouping import MAIN, factor_name, last_attempts, word
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.errors import MpsqError
 from queue_runner.model import Outcome, State
-from queue_runner.monitor.answers.prepare import DETAILS
 from queue_runner.monitor.answers.run_query import Options
 from queue_runner.pages import dots, histories, iteration_plots, provenance, render, timeline, trust
 from queue_runner.pages.run_records import RunRecords, gather
@@ -189,7 +188,7 @@ def _time(families: Sequence[Family]) -> list[str]:
 
 def _asked(family: Family) -> PageQuestion:
     names = _independent(family)
-    varied = [(_name(name), _values(name, family)) for name in names]
+    varied = [(factor_name(name, family.arms), _values(name, family)) for name in names]
     baseline = without_option(f"{family.baseline.label} ({family.why})") if family.baseline is not None else ""
     return PageQuestion(arm_tables.caption(family), varied, len(family.arms), baseline)
 
@@ -208,12 +207,6 @@ def _independent(family: Family) -> list[str]:
         if len({tuple(str(arm.key[other]) for other in (*names, name)) for arm in family.arms}) > len(before):
             names.append(name)
     return names
-
-
-def _name(name: str) -> str:
-    """Return the name of a factor in words; that of a setting as its user types it."""
-    words = {"subject": "workload", "compile": "mode", **{detail: detail.replace("_", " ") for detail in DETAILS}}
-    return words.get(name, name)
 
 
 def _values(name: str, family: Family) -> str:

@@ -532,6 +532,13 @@ def test_a_value_that_the_command_has_by_chance_makes_no_difference(store: Store
     assert {*rows(result)} == {"x=0", "x=1", "x=2"} and "also differ" not in words(result)
 
 
+def test_a_variable_that_differs_is_named_as_users_type_it(store: Store) -> None:
+    """It was "OMP NUM THREADS"."""
+    for device, n in (("cpu", "8"), ("mps", "4")):
+        store.run(device, variables={"OMP_NUM_THREADS": n}, hello={"data_name": n})
+    assert "also differ in OMP_NUM_THREADS and data name" in words(store.report("devices"))
+
+
 def test_a_row_that_failed_stays_beside_those_that_are_compared_by_their_whole_time(store: Store) -> None:
     for x in range(3):
         end: dict[str, Any] = {"outcome": "FAILED", "exit_code": 1} if x == 2 else {}
