@@ -26,6 +26,7 @@ from queue_runner.times import clock
 from queue_runner.web import actions, live, log_page, overview, views
 from tests import named_rows
 from tests.cli_support import SPEC, Cli, end_running_run, full_queue, taint
+from tests.pages.pages_fixture import evening
 from tests.queue_support import until
 from tests.reports.report_fixture import Store
 from tests.web.site_support import Browser
@@ -133,6 +134,12 @@ def test_a_job_is_what_show_and_why_say(queue: Layout, browser: Browser) -> None
         raw.execute("DELETE FROM phases")
     assert "No samples" not in page and page.count("time since") == 1, "two bars were equal"
     assert "Phases" not in browser.get("/job/2"), "a program that reports none had a section without content"
+
+
+def test_a_run_with_samples_has_one_bar(tmp_path: Path) -> None:
+    """Above the samples stood a second bar of the same length."""
+    page = Browser(evening(Store(tmp_path / "home"), 2, 20).layout).get("/job/1")
+    assert "GPU busy" in page and "Phases" in page and 'aria-label="when each run ran"' not in page
 
 
 def test_a_job_of_several_runs_shows_each_and_the_one_that_is_named(browser: Browser) -> None:
