@@ -52,6 +52,7 @@ class ReportedRun(RunNumbers, LastEvaluation):
     spec_hash: str = ""
     params_json: str = "{}"
     variables_json: str | None = None
+    spec_code: str | None = None
     argv_json: str = "[]"
     log_metrics_json: str | None = None
     """the patterns of --metric, by name"""

@@ -39,6 +39,7 @@ RUN = (
     "COALESCE(json_extract(spec_json, '$.warmup'), 0) AS warmup, "
     "COALESCE(json_extract(spec_json, '$.prepare'), '') AS prepare, "
     "json_extract(spec_json, '$.argv') AS argv_json, "
+    "COALESCE(NULLIF(json_extract(spec_json, '$.code'), ''), json_extract(spec_json, '$.snapshot')) AS spec_code, "
     "outcome, exit_code, signal, reason, state, attempt, created_at, started_at, ended_at, "
     "machine_hash, software_hash, optimizer, data_name, data_sha256, compile_cache, taints, valid, flops_per_iter, "
     "tokens_per_iter, samples_per_iter, planned_iters, "
@@ -54,6 +55,8 @@ _MOST_PATTERNS = 16
 """Patterns of one command that are tried on every run of it."""
 _POOLED = re.compile(r"--?(device|compile|dtype|seed)(=.*)?")
 """Arguments of commands that reports distinguish, or pool, by columns of their own."""
+_OPTION = re.compile(r"--?(?!c$)[A-Za-z][^=]*")
+"""An option whose value is the next argument, unless that is an option, too; the code after -c names itself."""
 _FRAMEWORKS = frozenset({"torch", "mlx", "jax", "tinygrad"})
 DETAILS = ("data_name", "device_name", "optimizer")
 """Factors that rarely differ for the same device, dtype and settings."""
@@ -206,15 +209,18 @@ def _arguments(rows: Iterable[ReportedRun]) -> dict[int, dict[str, str | None]]:
     return factors
 
 
-def _unnamed(argv: Iterable[str], common: set[str], row: ReportedRun) -> str:
-    """Return the arguments that are neither in every command nor given by a column or setting of the run."""
+def _unnamed(argv: Sequence[str], common: set[str], row: ReportedRun) -> str:
+    """Return the arguments that are neither in every command nor given by a column or setting of the run, a value with
+    its option: "--n 2"."""
     values = {str(value) for value in json.loads(row.params_json).values()}
     known = common | values | {str(row.device), str(row.dtype), str(row.config)}
-    distinct = [
-        argument
-        for argument in argv
-        if argument not in known and not _POOLED.fullmatch(argument) and argument.partition("=")[2] not in values
-    ]
+    distinct = []
+    for option, argument in zip(["", *argv], argv, strict=False):
+        if argument in known or _POOLED.fullmatch(argument) or argument.partition("=")[2] in values:
+            continue
+        is_value = not argument.startswith("-") and option in common and _OPTION.fullmatch(option)
+        distinct += [option] if is_value else []
+        distinct.append(argument)
     return " ".join(distinct)
 
 
@@ -392,7 +398,8 @@ def _name(context: Context, name: str, option: str, factors: Sequence[str]) -> s
 
 
 def _software(rows: Sequence[ReportedRun], context: Context) -> dict[int, dict[str, Any]]:
-    """Return by run the versions and variables in which runs of the same framework differ; empty if none do."""
+    """Return by run the versions and variables in which runs of the same framework differ; empty if none do. Of a run
+    that has not started only its code is known."""
     commands = [row for row in rows if row.kind == "command" and row.outcome == Outcome.SUCCEEDED]
     timed = [*(row for row in rows if row.median_s), *commands]
     distinct = {(row.framework, row.framework_version, row.software_hash) for row in timed}
@@ -409,10 +416,13 @@ def _software(rows: Sequence[ReportedRun], context: Context) -> dict[int, dict[s
         for name in {name for key in keys for name in flat[key]}
         if len({str(flat[key].get(name)) for key in keys if flat[key]}) > 1
     }
+    unstarted = {
+        row.run_id: flatten({"code": row.spec_code}) for row in rows if "code" in differ and row.started_at is None
+    }
     packages = {key: known[key[2]]["packages"] for key in distinct if "packages" in known.get(key[2], {})}
     installed = {name for versions in packages.values() for name in versions}
     uneven = {name for name in installed if len({versions.get(name) for versions in packages.values()}) > 1} - differ
-    return {
+    return unstarted | {
         row.run_id: {
             **{name: packages[key].get(name) for name in (uneven if key in packages else ())},
             **{name: data.get(name) for name in differ},
