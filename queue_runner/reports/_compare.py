@@ -17,6 +17,7 @@ from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.analysis.rounds import Verdict
 from queue_runner.analysis.stats import by_key
 from queue_runner.errors import UsageError
+from queue_runner.model import State
 from queue_runner.monitor import answers
 from queue_runner.monitor.answers import prepare, select_runs, sweeps
 from queue_runner.monitor.answers.run_query import Context, Options
@@ -269,8 +270,12 @@ def _obstacle(match: Match) -> str:
     if first.key.get("time_of") != second.key.get("time_of"):
         times = (f"{arm.label} (of one {arm.key.get('time_of') or 'iteration'})" for arm in (first, second))
         return f"the times of {' and '.join(times)} are not compared"
-    without = next((arm.label for arm in (first, second) if not arm.times), "")
-    return f"{without} has no valid run" if without else ""
+    for arm in (first, second):
+        if not arm.times:
+            pending = [row for row in arm.runs if row.state != State.DONE]
+            run = (pending or arm.runs)[-1].run
+            return f"{arm.label} has no valid run{' yet' if pending else ''}: mpsq why {run} says why"
+    return ""
 
 
 def _of_seeds_in_common(match: Match) -> list[Arm]:

@@ -205,6 +205,15 @@ def test_rows_without_a_counterpart_come_with_a_command_that_compares_them(store
     assert lines(compare(store, *jobs.split()), "measured").keys() >= {"ms/iter"}
 
 
+def test_a_side_that_has_not_started_is_to_be_waited_for(store: Store) -> None:  # noqa: F811
+    store.run(params={"n": 1})
+    store.run(params={"n": 2}, outcome=None, median_s=None)
+    store.run(params={"n": 3}, outcome="FAILED", exit_code=1, median_s=None)
+    (waits,), (failed,) = (compare(store, "1", other).lines for other in ("2", "3"))
+    assert "no valid run yet" in waits and "mpsq why 2.1" in waits
+    assert "yet" not in failed and "mpsq why 3.1" in failed
+
+
 def test_the_change_is_named_after_its_meaning(store: Store) -> None:  # noqa: F811
     """ "two over one" was read as a ratio of the times, and is a speedup."""
     grid(store, a=0.1, b=0.2)
