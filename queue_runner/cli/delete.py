@@ -41,6 +41,9 @@ def delete(
     else:
         jobs = f"job {deleted.jobs[0]}" if len(deleted.jobs) == 1 else f"{units.count(len(deleted.jobs))} jobs"
         results_are = "with all results" if results else "the results stay in reports"
-        print(f"{jobs} deleted, {results_are}; {units.size(deleted.freed_bytes)} freed")
+        done = f"deleted, {results_are}"
+        if deleted.already == len(deleted.jobs) and not results:
+            done = f"{'was' if deleted.already == 1 else 'were'} deleted before"
+        print(f"{jobs} {done}; {units.size(deleted.freed_bytes)} freed")
     if deleted.stuck:
         raise MpsqError("\n".join(["some files could not be removed:", *deleted.stuck]), "fix that, then run mpsq gc")

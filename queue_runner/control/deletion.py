@@ -6,6 +6,7 @@ a removed job: `mpsq gc` removes both, and so does deleting again.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 
 from msgspec import Struct
@@ -18,11 +19,13 @@ from queue_runner.paths import Layout
 
 
 class Deleted(Struct, frozen=True):
-    """The result of a deletion. `jobs` by id; `stuck` are sentences on files that could not be removed."""
+    """The result of a deletion. `jobs` by id, `already` of them deleted before; `stuck` are sentences on files that
+    could not be removed."""
 
     jobs: tuple[int, ...]
     freed_bytes: int
     stuck: tuple[str, ...]
+    already: int = 0
 
 
 def delete(layout: Layout, selectors: Sequence[Selector], *, results: bool) -> Deleted:
@@ -47,6 +50,10 @@ def delete(layout: Layout, selectors: Sequence[Selector], *, results: bool) -> D
     engine = open_engine(layout.db, check=False)
     with writing(engine) as connection:
         job_ids = sorted({id for selector in selectors for id in resolve.job_ids(connection, selector)})
+        already = connection.value(
+            "SELECT count(*) FROM jobs WHERE deleted_at IS NOT NULL AND id IN (SELECT value FROM json_each(?))",
+            [json.dumps(job_ids)],
+        )
         names = removal.hide(connection, job_ids, actor="user")
         if results:
             for check in checks:
@@ -64,4 +71,4 @@ def delete(layout: Layout, selectors: Sequence[Selector], *, results: bool) -> D
             freed += size
         except OSError as error:
             stuck.append(f"run {name}: {error.filename or folder}: {error.strerror or error}")
-    return Deleted(tuple(job_ids), freed, tuple(stuck))
+    return Deleted(tuple(job_ids), freed, tuple(stuck), already)

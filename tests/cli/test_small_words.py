@@ -84,7 +84,8 @@ def test_results_are_deleted_after_a_yes(mpsq: Cli, answers: list[bool]) -> None
     answers += [False]
     refused = mpsq("delete", "1", "--results")
     assert refused.code == 1 and "nothing was deleted" in refused.err
-    assert "deleted" in mpsq.ok("delete", "2").out  # the results stay: no question
+    assert "2 deleted" in mpsq.ok("delete", "2").out  # the results stay: no question
+    assert "2 was deleted before" in mpsq.ok("delete", "2").out
     assert "with all results" in mpsq.ok("delete", "1", "--results", "--yes").out
 
 

@@ -118,11 +118,12 @@ def test_the_posts_own_figures_over_iterations_10_to_50(post: Store) -> None:
 
 def test_a_row_that_has_not_started_is_named_by_its_code(store: Store) -> None:
     """It was "code=unset", since no run had reported it."""
-    for code in "abc":
+    for group, code in enumerate("abc"):
         done = {"outcome": "SUCCEEDED", "median_s": 0.1} if code != "c" else {"outcome": None, "median_s": None}
         given = {"workload": None, "name": "a.py", "argv": ("a.py",), "software": {"code": code * 64}}
-        store.run(**given, **done)
-    store.db.execute("UPDATE jobs SET spec_json = json_set(spec_json, '$.code', ?) WHERE id = 3", ["c" * 64])
+        store.run(**given, **done, group=group + 1)
+    sql = "UPDATE jobs SET spec_hash = 'another', spec_json = json_set(spec_json, '$.code', ?) WHERE group_id = 3"
+    store.db.execute(sql, ["c" * 64])
     assert {row["label"] for row in store.report().rows} >= {"code=aaaaaaaa", "code=bbbbbbbb", "code=cccccccc"}
 
 

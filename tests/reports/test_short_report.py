@@ -169,6 +169,13 @@ def test_the_caveat_of_a_row_without_room_is_not_explained(store: Store) -> None
     assert len(letters) == 1 and letters == explained
 
 
+def test_before_a_run_has_ended_there_is_no_more_to_show(store: Store) -> None:
+    for n in range(2):
+        store.run(params={"n_layer": n}, outcome=None, median_s=None)
+    text = "\n".join(short(store))
+    assert "no run has ended yet" in text and "next: " in text and "--explain" not in text
+
+
 def test_a_time_that_no_row_has_gets_no_column(store: Store) -> None:
     for device in ("cpu", "mps"):
         store.run(device, median_s=None, outcome="FAILED", exit_code=1, reason="boom")

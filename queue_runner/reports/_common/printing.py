@@ -85,6 +85,7 @@ def _closing(
     others = [line.sentence for line in sorted(caveats, key=lambda caveat: caveat.minor)]
     sentences = dict.fromkeys([*sorted(marks, key=lambda text: not text.startswith(_FIRST)), *others])
     explained = any(section.explained for section in sections) or any(isinstance(line, Finding) for line in lines)
+    explained = explained and result.text != ""  # else no run has ended
     room = min(WIDTH, tables.room()) if format == "table" else sys.maxsize
     closing = [_on_one_line("caveats", [*sentences], [], room, least=len({*marks}))]
     explain = (
