@@ -33,9 +33,14 @@ out: an idle GPU, and clocks that somebody has set."""
 _LOOK_BACK_US = 1_000_000
 
 
+def has_driver(root: Path = Path("/")) -> bool:
+    """Return whether there is an NVIDIA driver."""
+    return any((root / name).exists() for name in _DEVICES)
+
+
 def library(root: Path = Path("/")) -> Any:
     """Return the module pynvml, None where there is no NVIDIA driver or no nvidia-ml-py."""
-    if not any((root / name).exists() for name in _DEVICES):
+    if not has_driver(root):
         return None
     try:
         return importlib.import_module("pynvml")
@@ -45,7 +50,7 @@ def library(root: Path = Path("/")) -> Any:
 
 def is_missing(root: Path = Path("/")) -> bool:
     """Return whether there is an NVIDIA driver, and no nvidia-ml-py to ask it."""
-    return any((root / name).exists() for name in _DEVICES) and library(root) is None
+    return has_driver(root) and library(root) is None
 
 
 class _GpuReading(Struct):

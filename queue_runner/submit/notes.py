@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from queue_runner import units
-from queue_runner.host import protected
+from queue_runner.host import nvidia, protected
 from queue_runner.host.once_a_day import RepeatedNote
 from queue_runner.model import parse_selector
 from queue_runner.spec import JobSpec
@@ -28,11 +28,21 @@ def _is_elsewhere(cells: Cells) -> bool:
     return any(spec.on.get("kind") == "ssh" for spec in cells)
 
 
-def _missing_mps(request: Request, cells: Cells) -> Iterator[str]:
-    if any(spec.device == "mps" for spec in cells) and sys.platform != "darwin" and not _is_elsewhere(cells):
+AMD_DRIVER = Path("/dev/kfd")
+"""The driver of AMD's GPUs, which torch calls cuda, too."""
+
+
+def _missing_devices(request: Request, cells: Cells) -> Iterator[str]:
+    devices = {(spec.device or "").partition(":")[0] for spec in cells}
+    absent = []
+    if "mps" in devices and sys.platform != "darwin" and not _is_elsewhere(cells):
+        absent.append("mps exists on Apple silicon only")
+    if "cuda" in devices and not (cells[0].on or nvidia.has_driver() or AMD_DRIVER.exists()):
+        absent.append("this machine has no GPU for cuda")
+    for why in absent:
         ours = request.workload is not None  # of a command mpsq knows only the options
         end = "its runs will end as DEVICE_UNAVAILABLE here" if ours else "mpsq cannot tell what the command uses"
-        yield f"mps exists on Apple silicon only: {end}"
+        yield f"{why}: {end}"
 
 
 def _endless_search(request: Request, cells: Cells) -> Iterator[str]:
@@ -149,7 +159,7 @@ def _missing_checkpoints(request: Request, cells: Cells) -> Iterator[str]:
 
 
 _CHECKS = (
-    _missing_mps,
+    _missing_devices,
     _endless_search,
     _missing_parser,
     _modes_without_graphs,

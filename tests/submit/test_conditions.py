@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from queue_runner.errors import UsageError
+from queue_runner.host import nvidia
 from queue_runner.submit import plan
 from tests.submit_support import requested
 
@@ -84,3 +85,14 @@ def test_a_note_on_a_warm_up_that_leaves_nothing_to_measure() -> None:
     assert any("measures no iteration" in note and "max_iters to 11" in note for note in notes)
     notes = plan.plan(requested(workload="nanogpt", device="cpu", sets=("max_iters=11", "warmup_iters=9"))).warnings
     assert not any("measures no iteration" in note for note in notes)
+
+
+@pytest.mark.parametrize("has_driver", [False, True])
+def test_a_note_on_a_cuda_device_that_is_not_here(monkeypatch: pytest.MonkeyPatch, has_driver: bool) -> None:
+    """It was accepted without a word, and its runs ended as DEVICE_UNAVAILABLE. Another machine may run it."""
+    monkeypatch.setattr(nvidia, "has_driver", lambda: has_driver)
+    monkeypatch.setattr("queue_runner.submit.notes.AMD_DRIVER", Path("nowhere"))
+    for given in ({"workload": "nanogpt"}, {"argv": ("true",)}):
+        warnings = plan.plan(requested(device="cuda:1", **given)).warnings
+        assert any("no GPU for cuda" in note for note in warnings) is not has_driver
+        assert not any("no GPU for cuda" in note for note in plan.plan(requested(device="cpu", **given)).warnings)
