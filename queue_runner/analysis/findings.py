@@ -193,7 +193,7 @@ def _without_rounds(undecided: Sequence[Verdict], group: int, longer: str) -> Ne
     if margin := _margin(undecided):
         return NextStep("a wider margin gives a verdict", f"mpsq report g{group} --same-within {margin}%")
     vary = "the runs vary too much"
-    return NextStep(vary, longer or "make the runs longer, or the machine quieter: they vary too much")
+    return NextStep(vary, longer or f"{vary}: make them longer, or the machine quieter")
 
 
 def _towards_an_answer(undecided: Sequence[Verdict], group: int, fewest: int) -> str:

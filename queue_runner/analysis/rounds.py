@@ -137,11 +137,11 @@ class Verdict(Struct, frozen=True, kw_only=True):
 
     @property
     def next_step(self) -> str:
-        """The remedy for an undecided pair, such as "about 3 more rounds", or the obstacle to a verdict."""
+        """The remedy for an undecided pair, such as "about 3 more rounds needed", or the obstacle to a verdict."""
         if self.decided or self.why:
             return self.why
         unit = "more machine" if self.machines > 1 else "more round"
-        return further(self.more, unit)
+        return f"{further(self.more, unit)} needed"
 
     @property
     def rounds(self) -> str:

@@ -85,7 +85,7 @@ def in_words(dur_s: float, end: str, n_runs: int, unknown: int, similar: int, *,
         has = "has" if unknown == 1 else "have"
         sentence += f"; {units.count(unknown)} of {units.count(n_runs)} runs {has} no history"
     if similar:
-        sentence += f"; {units.count(similar)} of {units.count(n_runs)} by the times of similar runs"
+        sentence += f"; {units.count(similar)} of {units.counted(n_runs, 'run')} estimated from similar runs"
     return sentence
 
 

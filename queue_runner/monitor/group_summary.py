@@ -60,6 +60,8 @@ def undecided(connection: sqlite3.Connection) -> dict[int, str]:
     sentences = {}
     for group_id, judged, more in read.tuples(connection, _OPEN):
         needed = f", about {more} more needed" if more else ""
+        if more and more > MOST_ROUNDS - judged:
+            needed += f", but at most {MOST_ROUNDS - judged} follow"
         after = f"undecided after {units.counted(judged, 'round')}{needed}"
         sentences[group_id] = f"g{group_id}: {after if judged else f'a verdict needs {FIRST_ROUNDS} rounds'}"
     return sentences

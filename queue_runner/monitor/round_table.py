@@ -111,10 +111,15 @@ class RoundTable:
     def _title(self, families: Sequence[Family], elapsed_s: float | None) -> str:
         if self._rounds is not None:
             return f"round {self._round} of {self._rounds}, {units.duration(elapsed_s)}"
-        more = answers.rounds_left(families)
-        about = f" (about {more} more needed)" if more else ""
-        rounds = f"round {self._round} of at most {MOST_ROUNDS}{about}"
+        rounds = of_at_most(self._round, answers.rounds_left(families))
         return f"{rounds}, {units.duration(elapsed_s)} of {units.duration(self._limit_s)} used"
+
+
+def of_at_most(number: int, more: int | None) -> str:
+    """Return the number of the round, and about how many `more` are needed."""
+    enough = (more or 0) <= MOST_ROUNDS - number
+    needed = f" ({'' if enough else 'too few: '}about {more} more needed)" if more else ""
+    return f"round {number} of at most {MOST_ROUNDS}{needed}"
 
 
 def draw(families: Sequence[Family], title: str, width: int) -> Table:

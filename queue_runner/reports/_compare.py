@@ -258,8 +258,8 @@ def _unmatched(sides: Sequence[Sequence[Arm]], names: Sequence[str], matched: Co
         f"{units.counted(len(arms), 'row')} of {name}" for arms, name in zip(without, names, strict=True) if arms
     ]:
         jobs = (str((arms or side)[0].runs[0].job_id) for arms, side in zip(without, sides, strict=True))
-        hint = f"any two jobs can be compared: mpsq compare {' '.join(jobs)}"
-        yield f"{' and '.join(counts)} without a counterpart; {hint}"
+        command = f"mpsq compare {' '.join(jobs)}"
+        yield f"no such row on the other side: {', '.join(counts)}; {command} compares two jobs anyway"
 
 
 def _obstacle(match: Match) -> str:
@@ -286,7 +286,7 @@ def _of_seeds_in_common(match: Match) -> list[Arm]:
 
 
 def _other_seeds(match: Match, compared: Family) -> str:
-    """Say where losses and metrics belong to fewer runs than the times; "" if they do not."""
+    """Say where losses and metrics have fewer runs than the times; "" if they do not."""
     arms = match.first, match.second
     with_losses = [name for name in LOSSES if any(arm.median(name) is not None for arm in arms)]
     known = [*compared.metrics, *(_USED[name][0] for name in with_losses)]

@@ -73,7 +73,7 @@ def finish(stored: list[ReportedRun], context: Context) -> Result:
         names = ["time", *sorted({name for family in result.families for name in family.metrics} - {by})]
         known = did_you_mean(by, names[1:], f"--by takes {', '.join(names)}")
         reads = "mpsq run --metric 'loss=loss ([0-9.]+)' reads one from a log"
-        raise UsageError(f'these runs are not compared by "{by}"', known if names[1:] else reads)
+        raise UsageError(f'no selected run has the metric "{by}"', known if names[1:] else reads)
     means = _mean_steps(result.families, context)
     sections = [*result.sections, *means]
     offers_rounds = any(isinstance(line, NextStep) and "mpsq rerun" in line.command for line in result.lines)

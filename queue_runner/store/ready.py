@@ -79,8 +79,9 @@ AND CASE WHEN r.repeat <= {FIRST_ROUNDS} THEN b.budget_s IS NOT NULL ELSE (b.id,
 
 
 def budgets(connection: Connection) -> list[tuple[int, float]]:
-    """Return the waiting runs that do not start once the budget of their question is over, and when that is (Unix
-    seconds). Of the first rounds: those with a given budget; of later rounds: those without a started run.
+    """Return the waiting runs that will not start once a budget is over, and when that is (Unix seconds).
+
+    In the first rounds only a budget that was given counts. A later round that has begun is completed.
     """
     return connection.rows(_BUDGETS)
 

@@ -157,7 +157,7 @@ def test_show_of_a_group_is_its_summary(queue: Layout, mpsq: Cli) -> None:
     assert "\nstate " in mpsq.ok("show", "1.1").out
 
 
-def test_a_limit_counts_the_listed_runs_or_jobs(queue: Layout, mpsq: Cli) -> None:
+def test_a_limit_counts_runs_where_runs_are_listed(queue: Layout, mpsq: Cli) -> None:
     """Of two jobs it listed all runs."""
     listed = mpsq.ok("list", "--runs", "--limit", "2")
     every = re.findall(r"^(\d+\.\d+) ", mpsq.ok("list", "--runs", "--all").out, re.MULTILINE)

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from queue_runner.analysis.rounds import Verdict, Word
-from queue_runner.monitor.round_table import BAR, bar, draw
+from queue_runner.monitor.round_table import BAR, bar, draw, of_at_most
 from queue_runner.spec import Aim
 from tests.compare_support import ask, row
 
@@ -68,3 +68,8 @@ def test_a_metric_may_have_brackets() -> None:
     console = Console(width=120, record=True, file=io.StringIO())
     console.print(draw(ask(rows, aim=Aim("acc[top]")), "round 3", 120))
     assert "acc[top]" in console.export_text()
+
+
+def test_rounds_that_are_needed_and_not_allowed_are_called_too_few() -> None:
+    assert "about 17 more" in of_at_most(3, 17) and "too few" not in of_at_most(3, 17)
+    assert "too few" in of_at_most(3, 18) and "more" not in of_at_most(3, None)

@@ -168,7 +168,7 @@ def test_needs_that_differ_are_one_range(store: Store) -> None:
     (family,) = evidence_of(store).families
     numbers = sorted(pair.verdict.more or 0 for pair in family.pairs)
     status = trust.status([family])
-    assert status and status.text == f"undecided: about {numbers[0]} to {numbers[-1]} more rounds"
+    assert status and status.text == f"undecided: about {numbers[0]} to {numbers[-1]} more rounds needed"
 
 
 def test_only_a_result_without_a_verdict_loses_its_first_word_below_that_status() -> None:

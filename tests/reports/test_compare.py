@@ -199,10 +199,10 @@ def test_rows_without_a_counterpart_come_with_a_command_that_compares_them(store
     grid(store, a=0.1, b=0.2)
     for k in range(2):
         store.run(params={"n": "c"}, median_s=0.3 + k / 100, group=2)
-    (line,) = (line for line in compare(store, "g1", "g2").lines if "counterpart" in line)
+    (line,) = (line for line in compare(store, "g1", "g2").lines if "other side" in line)
     assert "2 rows of g1" in line and "1 row of g2" in line
     _, _, jobs = line.partition("mpsq compare ")
-    assert lines(compare(store, *jobs.split()), "measured").keys() >= {"ms/iter"}
+    assert lines(compare(store, *jobs.split()[:2]), "measured").keys() >= {"ms/iter"}
 
 
 def test_a_side_that_has_not_started_is_to_be_waited_for(store: Store) -> None:  # noqa: F811

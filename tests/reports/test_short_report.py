@@ -150,7 +150,7 @@ def test_a_hidden_table_of_a_metric_leaves_the_word_on_each_row(store: Store, co
     assert "time undecided (" in text
 
 
-def test_a_summary_of_several_questions_names_decided_metrics(store: Store, columns: int) -> None:
+def test_a_summary_of_several_questions_names_each_decided_metric(store: Store, columns: int) -> None:
     for group, config in enumerate(("gpt2", "tiny")):
         scores(store, 2, group + 1, config)
     sentences = "\n".join(short(store)).rpartition("\n\n")[2]
@@ -341,9 +341,9 @@ def test_rows_that_rounds_do_not_decide_have_a_next_step(store: Store, rounds: i
         for at, device in enumerate(("cpu", "mps")):
             store.run(device, median_s=0.1013 + 0.0407 * ((k + at) % 2) + k**1.5 / 7e4)
     text = " ".join(" ".join(short(store)).split())
-    assert "over 200 more rounds" in text and "next: make the runs longer" in text
+    assert "over 200 more rounds" in text and "next: the runs vary too much" in text
     store.run("cpu", outcome=None)
-    assert "make the runs longer" not in " ".join(" ".join(short(store)).split())
+    assert "the runs vary too much" not in " ".join(" ".join(short(store)).split())
 
 
 @pytest.mark.parametrize(("measured", "longer"), [(10, True), (200, False)])
@@ -383,7 +383,7 @@ def test_a_single_row_shows_the_metric_that_somebody_asks_about(store: Store) ->
     result = store.report(by="score")
     assert result.rows[0]["metrics"]["score"]["value"] == 2.5
     assert any(line.split() == ["cpu", "eager", "2.500"] for line in short(store, by="score"))
-    with pytest.raises(UsageError, match="not compared by") as refused:
+    with pytest.raises(UsageError, match="no selected run has the metric") as refused:
         store.report(by="other")
     assert '"other"?' not in refused.value.hint  # it offered the word that it refused
 

@@ -88,9 +88,7 @@ def _closing(
     explained = explained and result.text != ""  # else no run has ended
     room = min(WIDTH, tables.room()) if format == "table" else sys.maxsize
     closing = [_on_one_line("caveats", [*sentences], [], room, least=len({*marks}))]
-    explain = (
-        [f"{command} --explain shows more", f"{command} --explain", "the same with --explain"] if explained else []
-    )
+    explain = [f"{command} --explain shows more", f"{command} --explain", "--explain shows more"] if explained else []
     steps = [*result.next_steps, *hidden]
     closing.append(_on_one_line("next", steps, [*explain, ""] if hidden else explain, room))
     return [line for line in closing if line]
