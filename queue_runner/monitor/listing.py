@@ -243,7 +243,8 @@ def _name_and_settings(run: RunLine, varying: set[str], *, swept: bool) -> str:
         line = tables.elide(shlex.join(words), MOST_COMMAND)
         sets = run.question.sets.items()
         settings = [f"{name}={value}" for name, value in sets if not any(str(value) in word for word in words)]
-        named = run.name in (" ".join(words), shlex.join(words), command_name(words))
+        script = words[2:3] if words[1:2] == ["-c"] else []  # of a quoted command that needs a shell
+        named = run.name in (" ".join(words), shlex.join(words), command_name(words), *script)
         return " ".join([line if named else f"{run.name}: {line}", *settings])
     text = ", ".join(word for name, word in run.question.words().items() if name in varying)
     return f"{run.name} {text}" if text else run.name

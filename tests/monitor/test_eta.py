@@ -117,7 +117,7 @@ def test_a_question_that_differs_in_a_setting_is_alike_and_one_of_another_length
     assert [turn.expected.basis for turn in found.turns.values()] == [history.ALIKE, "", ""]
     said = found.sentence(NOW)
     assert said.startswith("at least 20.0 s")
-    assert all(x in said for x in ("2 of 3 runs have", "no history", "1 of 3 by the times of similar"))
+    assert all(x in said for x in ("2 of 3 runs have", "no history", "1 of 3 runs estimated from similar"))
     assert [turn.start_sure for turn in found.turns.values()] == [True, True, False]
 
 
