@@ -80,7 +80,7 @@ def test_delete_hides_a_job_and_keeps_its_numbers(mpsq: Cli, queue: Layout) -> N
     assert "deleted" in mpsq.ok("show", "1").out and "files were deleted" in mpsq.ok("why", "1").out
     assert mpsq.ok("wait", "1").code == 0
     assert "with its job" in mpsq("logs", "1").err
-    assert "job 1 deleted" in mpsq.ok("delete", "1").out  # again: no harm
+    assert "job 1 was deleted before" in mpsq.ok("delete", "1").out  # again: no harm
 
 
 def test_delete_with_results_leaves_no_row(mpsq: Cli, queue: Layout) -> None:
