@@ -299,17 +299,20 @@ def metric_answer(family: Family, name: str) -> Iterable[str]:
 
 
 def _metric_answers(name: str, pairs: Sequence[Pair]) -> str:
-    """Say the answers on rows that are compared with one baseline, without intervals; rows without a word come last."""
+    """Say the answers on rows that are compared with one baseline; rows without a word come last."""
     decided = [pair for pair in pairs if pair.metrics[name].decided]
     undecided = [pair.arm.label for pair in pairs if not pair.metrics[name].decided]
     rows = [f"{pairs[0].baseline.label} {_metric_values(decided[0].metrics[name])[1]}"]
     answers = [(pair.arm.label, pair.metrics[name]) for pair in decided[:MOST_PAIRS]]
-    rows += [f"{label} {_metric_values(answer)[0]}, {_difference(answer)[0]}" for label, answer in answers]
+    for label, answer in answers:
+        difference, interval = _difference(answer)
+        limits = f" ({interval.removeprefix('95 % CI ')})" if interval else ""
+        rows.append(f"{label} {difference}{limits}")
     if len(decided) > MOST_PAIRS:
         rows.append(units.counted(len(decided) - MOST_PAIRS, "more row"))
     if undecided:
         rows.append(f"undecided: {units.listed(undecided, MOST_FACTORS)}")
-    return f"{name}: {'; '.join(rows)}"
+    return f"{name} (95 % CI): {'; '.join(rows)}"
 
 
 def _metric_values(answer: Verdict) -> list[str]:

@@ -145,7 +145,7 @@ def test_a_hidden_table_of_a_metric_leaves_the_word_on_each_row(store: Store, co
     lines = short(store)
     text = " ".join(" ".join(lines).split())
     assert len(lines) <= printing.MOST_LINES and not any("difference" in line for line in lines), "\n".join(lines)
-    sentence = text.partition(" score: ")[2].partition(" caveats: ")[0]
+    sentence = text.partition(" score (95 % CI): ")[2].partition(" caveats: ")[0]
     assert [f"n_layer={n}" in sentence for n in range(4)] == [True] * 4 and sentence.count("higher") == 3
     assert "time undecided (" in text
 
