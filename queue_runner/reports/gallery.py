@@ -75,7 +75,8 @@ COLUMNS = columns(
     Column("ended_at", "last run ended", units.number, True, value=attrgetter("last.ended_at")),
     "taints",
 )
-_HIDDEN = re.compile(r"\[hidden[ -]\w+\]")
+_PRIVATE = re.compile(r"(--?[\w-]+ )?(\[hidden[ -]\w+\]|\S*/\S*)")
+"""A secret or a path, with the option whose value it is."""
 _QUESTION = ("subject", "config", "dtype", "compile", *TIME)
 
 
@@ -116,7 +117,7 @@ def _value(arm: Arm, name: str) -> Any:
     value = arm.key.get(name)
     if name != "arguments" or value is None:
         return value
-    return " ".join(word for word in _HIDDEN.sub("", value).split() if "/" not in word) or None
+    return " ".join(_PRIVATE.sub("", value).split()) or None
 
 
 def _title(key: Sequence[Any], fixed: Sequence[str]) -> str:
