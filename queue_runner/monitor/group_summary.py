@@ -112,19 +112,22 @@ def progress(connection: sqlite3.Connection, groups: Iterable[int]) -> dict[int,
     return {group: GroupProgress(*values) for group, *values in rows}
 
 
-_NEWEST = """
-SELECT j.group_id FROM runs r JOIN jobs j ON j.id = r.job_id
-WHERE r.ended_at IS NOT NULL AND r.outcome = 'SUCCEEDED' AND r.number > 0
-AND j.kind <> 'import' AND j.deleted_at IS NULL
-AND EXISTS (SELECT 1 FROM jobs other WHERE other.group_id = j.group_id AND other.id <> j.id)
-ORDER BY r.ended_at DESC, r.id DESC LIMIT 1
+MOST_ENDED = 1000
+"""Ended runs, the newest, among which the newest questions are looked for."""
+_NEWEST = f"""
+SELECT g.id, g.title FROM (
+    SELECT j.group_id, r.ended_at, r.id FROM runs r JOIN jobs j ON j.id = r.job_id
+    WHERE r.ended_at IS NOT NULL AND r.outcome = 'SUCCEEDED' AND r.number > 0
+    AND j.kind <> 'import' AND j.deleted_at IS NULL
+    AND EXISTS (SELECT 1 FROM jobs other WHERE other.group_id = j.group_id AND other.id <> j.id)
+    ORDER BY r.ended_at DESC, r.id DESC LIMIT {MOST_ENDED}
+) run JOIN groups g ON g.id = run.group_id GROUP BY g.id ORDER BY max(run.ended_at) DESC, max(run.id) DESC LIMIT ?
 """
 
 
-def newest_question(connection: sqlite3.Connection) -> int | None:
-    """Return the submission of several jobs of which a run succeeded last; None without one."""
-    group: int | None = read.value(connection, _NEWEST)
-    return group
+def newest_questions(connection: sqlite3.Connection, count: int) -> list[tuple[int, str]]:
+    """Return the submissions of several jobs of which a run succeeded last, with their titles; the newest first."""
+    return read.tuples(connection, _NEWEST, [count]).fetchall()
 
 
 _VERSION = """

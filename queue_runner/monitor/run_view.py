@@ -381,10 +381,11 @@ def queue_outline(connection: sqlite3.Connection) -> Iterator[QueuedRun]:
 
 
 def last_ended(connection: sqlite3.Connection, count: int) -> list[RunView]:
-    """Return the runs that ended last, the newest first; without imported ones, which never ran here."""
+    """Return the runs that ended last, the newest first; without imported ones, and those cancelled before a start."""
     ids = (
         "SELECT r.id FROM runs r JOIN jobs j ON j.id = r.job_id"
         " WHERE r.state = 'DONE' AND j.kind <> 'import' AND j.deleted_at IS NULL"
+        " AND NOT (r.outcome = 'CANCELLED' AND r.started_at IS NULL)"
     )
     newest = f"run_id IN ({ids} ORDER BY r.ended_at DESC, r.id DESC LIMIT ?)"
     return runs(connection, newest, [count], "ended_at DESC, run_id DESC")

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 RECENT_S = 24 * 3600.0
 """Time for which a failure is shown: a night and the day after it."""
 MOST_FAILED = 5
+MOST_EARLIER = 5
+"""Questions that are named below the newest answer."""
 MOST_SENTENCES = 3
 MOST_RUNS = 400
 """Runs of a submission beyond which its answer is on its own page alone: it takes a second, at each end of a run."""
@@ -42,10 +44,11 @@ class NewestAnswer(Struct, frozen=True):
 
 
 class Overview(Struct, frozen=True):
-    """The newest answer, the runs that failed or are not valid, which of them are `retried`, and why nothing starts
-    before a user acts."""
+    """The newest answer, the questions before it with their titles, the runs that failed or are not valid, which of
+    them are `retried`, and why nothing starts before a user acts."""
 
     answer: NewestAnswer | None
+    earlier: Sequence[tuple[int, str]]
     failed: Sequence[RunView]
     retried: Set[int]
     obstacles: Sequence[str]
@@ -64,12 +67,11 @@ class OverviewReader:
             failed = run_view.last_failed(connection, time.time() - RECENT_S, MOST_FAILED)
             waiting = read.count_waiting(connection)
             obstacles = queue_state.obstacles(self._layout, connection) if waiting else []
-            return Overview(self._answer(connection), failed, run_view.retried(connection, failed), obstacles)
+            questions = group_summary.newest_questions(connection, 1 + MOST_EARLIER)
+            answer = self._answer(connection, questions[0][0]) if questions else None
+            return Overview(answer, questions[1:], failed, run_view.retried(connection, failed), obstacles)
 
-    def _answer(self, connection: sqlite3.Connection) -> NewestAnswer | None:
-        group = group_summary.newest_question(connection)
-        if group is None:
-            return None
+    def _answer(self, connection: sqlite3.Connection, group: int) -> NewestAnswer | None:
         version = (group, group_summary.version(connection, group))
         if self._newest[0] != version:
             self._newest = (version, _computed(connection, group))
