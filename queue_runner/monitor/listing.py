@@ -97,6 +97,11 @@ _HAS_WORDS = (
 """Whether a job has `each` word, whose text is made once. Not in its captured environment, which nobody may search."""
 
 
+def _spellings(word: str) -> list[str]:
+    """Return a word and, of a setting such as lr=0.1, how it is stored."""
+    return [word, *(word.replace("=", equals, 1) for equals in ('":"', '":') if "=" in word)]
+
+
 def _condition(connection: sqlite3.Connection, filter: Filter) -> tuple[str, list[Any]]:
     """Return SQL for the ids of the matching jobs, each once."""
     terms: list[str] = ["1"]
@@ -112,8 +117,10 @@ def _condition(connection: sqlite3.Connection, filter: Filter) -> tuple[str, lis
         terms.append("j.id < ?")
         values.append(filter.before)
     if words := (filter.text or "").split():
-        terms.append(_HAS_WORDS.format(each=" AND ".join(["instr(text, lower(?)) > 0"] * len(words))))
-        values += words
+        texts = [_spellings(word) for word in words]
+        each = (" OR ".join(["instr(text, lower(?)) > 0"] * len(spellings)) for spellings in texts)
+        terms.append(_HAS_WORDS.format(each=" AND ".join(f"({term})" for term in each)))
+        values += [spelling for spellings in texts for spelling in spellings]
     if filter.state is not None:
         word = filter.state.upper()
         if word in Outcome.__members__:

@@ -29,6 +29,7 @@ from tests.cli_support import SPEC, Cli, end_running_run, full_queue, taint
 from tests.pages.pages_fixture import evening
 from tests.queue_support import until
 from tests.reports.report_fixture import Store
+from tests.store_support import claim_next
 from tests.web.site_support import Browser
 
 pytestmark = pytest.mark.process
@@ -199,6 +200,7 @@ def test_the_history_finds_words_states_tags_and_ids(browser: Browser, mpsq: Cli
         and found("q=train.py") == [6, 5, 4, 3, 2, 1]
     )
     assert found("q=100%25") == [] and found("q=_") == []
+    assert found("q=lr%3D0.1") == [6, 5, 4, 3, 2, 1] and found("q=lr%3D0.2") == []
     assert found("q=/bin") == []  # what was captured of an environment is not looked through
 
 
@@ -570,6 +572,19 @@ def test_the_first_page_has_the_answer_so_far_and_what_went_wrong(
     assert re.search(r"FAILED\(3\).*its retry has not ended", wrong), "nothing went wrong while a retry waited"
     assert wrong.count("its retry") == 1 and "KILLED(9)" in wrong
     assert re.search(r"1\.2\s+\w+\s+SUCCEEDED.*not valid", wrong)
+
+
+def test_the_first_page_names_the_questions_before_the_newest(queue: Layout, browser: Browser, mpsq: Cli) -> None:
+    """Of a night it had only the newest question, and runs that never started filled the table of ended ones."""
+    end_running_run(queue, Ending(Outcome.SUCCEEDED, 0))
+    with writing(open_engine(queue.db, check=False)) as connection:
+        assert claim_next(connection) is not None
+    end_running_run(queue, Ending(Outcome.SUCCEEDED, 0))
+    mpsq.ok("cancel", "6")
+    page = browser.get("/")
+    answer = page[page.index('<section id="answer">') : page.index('<section id="wrong">')]
+    assert re.search(r"g2.*earlier: g1 mpsq submit first", " ".join(text_of(answer).split()))
+    assert 'href="/group/1"' in answer and 'id="ended-5.1"' in page and 'id="ended-6.1"' not in page
 
 
 def test_a_report_is_computed_again_only_when_it_may_have_changed(
