@@ -16,6 +16,7 @@
   };
   const FAR = 8; // as in axis.py: from this ratio on an axis is logarithmic
   const SPARSE = 200; // values of a run with gaps below which each is a dot: a line alone would claim those between
+  const WHOLE = Array.from({ length: 24 }, (_, k) => [1, 2, 5][k % 3] * 10 ** Math.floor(k / 3)); // steps of iterations
   const plain = (x) => (x == null || !isFinite(x) ? "" : String(+x.toPrecision(5)));
 
   const span = (runs, kind) => {
@@ -118,7 +119,7 @@
     say() {
       const out = this.family.outside;
       const text = this.kind === "loss" ? "" : this.whole || !out
-        ? "" : `Not drawn: ${out} iteration${out === 1 ? "" : "s"} of compilation or warm-up that took longer or shorter than every measured one. "whole range" shows ${out === 1 ? "it" : "them"}.`;
+        ? "" : `Not drawn: ${out} iteration${out === 1 ? "" : "s"} of compilation or warm-up, outside the range of the measured ones. "whole range" shows ${out === 1 ? "it" : "them"}.`;
       this.figure.querySelector(".said").textContent = text;
     }
 
@@ -137,8 +138,8 @@
         cursor: { points: { show: false }, drag: { x: true, y: false } },
         scales: { x: { time: false }, y: { distr: this.log ? 3 : 1, range: () => this.range() } },
         axes: [
-          { ...axis, label: "iteration", labelSize: 20, labelFont: axis.font, size: 32, values: (u, marks) => marks.map((x) => (x == null ? "" : x.toLocaleString("en"))) },
-          { ...axis, label: this.kind === "dur" ? "time per " + this.family.unit : "training loss", labelSize: 20, labelFont: axis.font, size: (u, texts) => 20 + 8 * Math.max(4, ...(texts ?? []).map((text) => text.length)), values: (u, marks) => marks.map(show) },
+          { ...axis, incrs: WHOLE, label: "iteration", labelSize: 20, labelFont: axis.font, size: 32, values: (u, marks) => marks.map((x) => (x == null ? "" : x.toLocaleString("en"))) },
+          { ...axis, label: this.kind === "dur" ? "time per " + this.family.unit : "training loss", labelSize: 20, labelFont: axis.font, size: (u, texts) => 28 + 8 * Math.max(4, ...(texts ?? []).map((text) => text.length)), values: (u, marks) => marks.map(show) },
         ],
         series: [{}, ...this.runs.map((run) => ({
           stroke: () => css("--" + this.family.arms[run.arm].colour),
