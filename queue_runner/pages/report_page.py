@@ -250,16 +250,9 @@ def _lettered(result: Result) -> list[PageTable]:
 
 
 def _answer_first(section: Section) -> Section:
-    """Return the table with what commands used after their times and verdicts, for screens that show its left part. Its
-    ratio has a title that says what 0.5 means, which a terminal has no room for."""
-    columns = [
-        replace(column, title=column.title.replace("speedup", "times as fast as the baseline"))
-        if column.key == arm_tables.RATIO.key
-        else column
-        for column in section.columns
-    ]
+    """Return the table with what commands used after their times and verdicts, for screens that show its left part."""
     lines = [without_option(line) for line in section.lines]
-    return replace(section, columns=sorted(columns, key=lambda column: column.key in _USED), lines=lines)
+    return replace(section, columns=sorted(section.columns, key=lambda column: column.key in _USED), lines=lines)
 
 
 def write(path: Path, page: str) -> None:
