@@ -269,8 +269,8 @@ def _notes(
 ) -> Iterable[str]:
     few = [arm.label for arm, ends in zip(arms, intervals, strict=True) if len(ends) == 1]
     if few:
-        which = "no row" if len(few) == len(arms) else f"not {', '.join(few[:4])}{' …' * (len(few) > 4)}"
-        yield f"{which} has an interval: it needs {FIRST_LOOK} valid runs"
+        which = "each row" if len(few) == len(arms) else f"{', '.join(few[:4])}{' …' * (len(few) > 4)}"
+        yield f"no interval before {FIRST_LOOK} valid runs: {which}"
     failed = [
         row.run
         for arm, by_run in zip(arms, values, strict=True)

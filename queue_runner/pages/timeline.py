@@ -138,7 +138,7 @@ def _course(
     samples = [sample for row in rows for sample in evidence.samples.get(row.run_id, ())]
     lines = [line for sensor in SENSORS if (line := _line(sensor, samples, begin, end)) is not None]
     blocks = [_block(row, *colours[row.run_id], begin, end, evidence) for row in rows]
-    drawn = "lines in % are drawn from 0 to 100 %, the rest from the lowest to the highest value"
+    drawn = "each line is drawn from its lowest to its highest value, or from 0 to 100 %"
     notes = [drawn if lines else "no samples of the machine are stored of these runs"]
     if any(block.kind.endswith(" out") for block in blocks):
         notes.append("pale: runs that are left out")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from operator import itemgetter
@@ -54,12 +55,12 @@ def status(families: Iterable[Family]) -> TrustReason | None:
         first = _first(compared, _open(compared))
         text = "; ".join([f"{first}: decided" if first else "answer", *_open(compared)])
         return TrustReason("good", text) if answers else None
-    by_rounds = sorted((answer for answer in undecided if answer.more and not answer.why), key=lambda x: x.more or 0)
-    needs = [*dict.fromkeys(answer.next_step for answer in undecided if answer.why or not answer.more)]
+    by_rounds = sorted((answer for answer in undecided if not answer.why), key=lambda x: x.more or math.inf)
+    needs = [*dict.fromkeys(answer.next_step for answer in undecided if answer.why)]
     if by_rounds:
         fewest, most = by_rounds[0], by_rounds[-1]
         several = f"about {fewest.more} to {most.next_step.removeprefix('about ')}"
-        needs.append(several if fewest.more != most.more else fewest.next_step)
+        needs.append(several if fewest.next_step != most.next_step else fewest.next_step)
     share = f"{len(answers) - len(undecided)} of {len(answers)} decided" if len(undecided) < len(answers) else ""
     first, needed = _first(compared, decided), units.listed(needs, MOST_NEEDS)
     text = share or "undecided"
@@ -99,7 +100,7 @@ def _first(compared: Iterable[Sequence[tuple[str, Verdict]]], others: Sequence[s
 
 def _on(compared: Iterable[Sequence[tuple[str, Verdict]]], others: Sequence[str] = ()) -> str:
     first = _first(compared, others)
-    return f" on {first}" if first else ""
+    return f" on the {first}" if first == "time" else f" on {first}" if first else ""
 
 
 def _open(compared: Iterable[Sequence[tuple[str, Verdict]]]) -> list[str]:
@@ -132,13 +133,13 @@ def _verdicts(evidence: RunRecords) -> TrustReason:
     rounds = [answer.n for answer in answers if answer.decided]
     if not rounds:
         decided = _decided(evidence.families)
-        text = f"no verdict{_on(compared, decided)} yet: without one, a ratio is only a measurement"
+        text = f"no verdict{_on(compared, decided)} yet: until then, a difference may be chance"
         return TrustReason("warn", "; ".join([text, *decided]))
     fewest, most = min(rounds), max(rounds)
     each = f"{fewest} to {most} rounds" if fewest < most else units.counted(most, "round")
     share = f"{len(rounds)} of {len(answers)} comparisons have" if len(answers) > 1 else "it has"
     still = _open(compared)
-    chance = "at most a 5 % chance that any verdict is wrong, even if you look after each round (if noise is normal)"
+    chance = "at most a 5 % chance that any verdict is wrong, even if you look after each round (for Gaussian noise)"
     kind = "good" if len(rounds) == len(answers) and not still else "warn"
     return TrustReason(kind, "; ".join([f"{share} a verdict{_on(compared)}, after {each}", *still, chance]))
 
@@ -177,8 +178,8 @@ def _runs(evidence: RunRecords) -> TrustReason:
 def _machines(evidence: RunRecords) -> str:
     machines = {row.machine for row in evidence.runs}  # as tables name them: None, of imported logs, is one of its own
     if len(machines) == 1:
-        return "a machine that is not named" if None in machines else "one machine"
-    unnamed = ", one of them not named" if None in machines else ""
+        return "machine unknown" if None in machines else "one machine"
+    unnamed = ", one of them unknown" if None in machines else ""
     return f"{len(machines)} machines{unnamed}: never compared with each other"
 
 

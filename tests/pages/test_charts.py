@@ -73,11 +73,12 @@ def test_a_metric_has_the_digits_that_its_axis_needs() -> None:
     assert [axis.ticked(text) for text in ("1.200e-10", "100", "+1.000")] == ["1.2e-10", "100", "+1"]
 
 
+@pytest.mark.parametrize("ratio", [0.05, 6.0])
 @pytest.mark.parametrize("seed", range(20))
-def test_any_axis_has_few_ticks_that_differ(seed: int) -> None:
+def test_any_axis_has_few_ticks_that_differ(seed: int, ratio: float) -> None:
     draw = random.Random(seed)
     low = 10 ** draw.uniform(-9, 4)
-    made = axis.axis([low, low * 10 ** draw.uniform(0, 6)], units.short_duration)
+    made = axis.axis([low, low * 10 ** draw.uniform(ratio / 50, ratio)], units.short_duration)
     assert made and len(made.ticks) <= axis.MOST_TICKS
     places = [tick.x for tick in made.ticks]
     assert places == sorted(set(places))
@@ -124,7 +125,7 @@ def test_two_runs_have_no_interval_and_the_chart_says_so(store: Store) -> None:
     kinds = [dot.kind for strip in forest.strips for dot in strip.dots]
     assert kinds == ["", "hollow"]  # the baseline, and no word
     (note,) = chart.notes
-    assert "no row" in note and "3 valid runs" in note
+    assert "each row" in note and "3 valid runs" in note
 
 
 def test_a_run_that_is_left_out_is_a_cross_and_says_why(store: Store) -> None:
@@ -265,7 +266,7 @@ def test_many_samples_keep_their_extremes() -> None:
 @pytest.mark.parametrize(
     ("length_s", "texts"),
     [
-        (0.4, ["0 s", "100 ms", "200 ms", "300 ms", "400 ms"]),
+        (0.4, ["0 s", "200 ms", "400 ms"]),
         (6.5, ["0", "2 s", "4 s", "6 s"]),
         (640, ["0", "5 min", "10 min"]),
         (9000, ["0", "30 min", "1 h", "1 h 30", "2 h", "2 h 30"]),

@@ -170,7 +170,7 @@ SELECT id, closed_why FROM groups g WHERE id IN ({groups}) AND closed_why NOT IN
 def still_open(families: Iterable[Family]) -> list[str]:
     """Return the quantities on which a verdict is missing, where those on others are all given."""
     answers = (item for family in families for pair in family.pairs for item in family.answers(pair).items())
-    by_name = by_key(((name or "time", answer.decided) for name, answer in answers), itemgetter(0))
+    by_name = by_key(((name or "the time", answer.decided) for name, answer in answers), itemgetter(0))
     names = [name for name, each in by_name.items() if not all(is_decided for _, is_decided in each)]
     return names if len(names) < len(by_name) else []
 
