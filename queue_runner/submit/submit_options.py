@@ -163,7 +163,7 @@ def _goal(text: str) -> str:
     """Return the goal of --until. Raises: UsageError."""
     if text.strip() != DECIDED:
         try:
-            parse_percent(text, "--until")
+            parse_percent(text if text.rstrip().endswith("%") else "", "--until")
         except UsageError:
             message = f'--until takes {DECIDED} or a width of up to 50%, not "{text}"'
             raise UsageError(message, f"use --until {DECIDED}, or for example --until 1%") from None
