@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from statistics import median
 
 from msgspec.structs import replace
 
@@ -15,6 +16,7 @@ from queue_runner.analysis import run_metrics
 from queue_runner.analysis.comparison import UNSET, WALL, Family, Pair, disturbed_rounds, without
 from queue_runner.analysis.finding import Caveat, Finding, NextStep, OtherAnswer, Undecided
 from queue_runner.analysis.grouping import MAIN, Arm, factor_name, is_mode, kinds_of_taint, word
+from queue_runner.analysis.intervals import FIRST_LOOK
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.analysis.rounds import Verdict, Word
 from queue_runner.analysis.stats import by_key
@@ -157,7 +159,8 @@ def _open(family: Family) -> Iterable[str]:
         answer = alike[0][2]
         if answer.why or not answer.more:
             yield Caveat(reason, which)
-            if not answer.why and len(groups) == 1 and all(row.state == State.DONE for row in runs):
+            by_rounds = 0 < fewest <= MOST_OFFERED
+            if not (answer.why or by_rounds) and len(groups) == 1 and all(row.state == State.DONE for row in runs):
                 yield _without_rounds([answer for *_, answer in alike], min(groups), _longer_runs(ours))
         elif any(row.state != State.DONE for row in runs):
             yield Finding(reason + which)  # further rounds wait already
@@ -165,24 +168,21 @@ def _open(family: Family) -> Iterable[str]:
             no_rounds = next((row.instead_of_rounds for row in ours if row.instead_of_rounds), "")
             verdicts = [answer for *_, answer in undecided]
             command = no_rounds or (_longer_runs(ours) if fewest > FEW else "")
-            command = command or _towards_an_answer(verdicts, min(groups), fewest) if len(groups) == 1 else needs
+            if len(groups) > 1:
+                command = "submit the rows together: each round then has both"
+            command = command or _towards_an_answer(verdicts, min(groups), fewest)
             yield NextStep(reason + which, command) if command else Finding(reason + which)
 
 
 def _longer_runs(rows: Sequence[ReportedRun]) -> str:
     """Return how to measure longer, where start and end of a workload's runs take most of their time; "" elsewhere."""
-    least = None
-    for row in rows:
-        if not (row.valid and row.median_s and row.n_measure and row.real_s):
-            continue
-        measured_s = row.median_s * row.n_measure
-        if not row.planned_iters or row.kind != "workload" or measured_s > LITTLE * row.real_s:
-            return ""
-        if least is None or measured_s < least[0]:
-            least = measured_s, row.real_s, row.planned_iters
-    if least is None:
+    timed = [row for row in rows if row.valid and row.median_s and row.n_measure and row.real_s]
+    if not timed or not all(row.planned_iters and row.kind == "workload" for row in timed):
         return ""
-    measured_s, real_s, iters = least
+    measured_s = median((row.median_s or 0) * (row.n_measure or 0) for row in timed)
+    real_s, iters = median(row.real_s or 0 for row in timed), max(row.planned_iters or 0 for row in timed)
+    if measured_s > LITTLE * real_s:
+        return ""
     times = min(MOST_LONGER, round(real_s / measured_s))
     measured, whole = (units.short_duration(x_s, 2) for x_s in (measured_s, real_s))
     return f"make the runs longer ({measured} of {whole} is measured): --set max_iters={iters * times}"
@@ -219,14 +219,14 @@ def incomplete(pairs: Iterable[Pair]) -> Iterable[str]:
     for pair in pairs:
         if 0 < pair.verdict.n < max(len(pair.arm.times), len(pair.baseline.times)):
             names = f"{pair.arm.label} vs {pair.baseline.label}"
-            where = f"the {units.counted(pair.verdict.n, 'round')} in which both have a valid run"
+            where = f"{units.counted(pair.verdict.n, 'round')} with a valid run of both"
             if _differs_over_all(pair):
                 differ.append(f"{names} over {units.counted(pair.verdict.n, 'round')}")
             else:
                 yield Finding(f"{names}: compared over {where}")
     if differ:
         which = units.listed(differ, MOST_FACTORS)
-        yield f"the table includes all runs, these comparisons only complete rounds: {which}"
+        yield f"comparisons include only complete rounds, a row's numbers all its runs: {which}"
 
 
 def _differs_over_all(pair: Pair) -> bool:
@@ -258,16 +258,18 @@ def _disturbed(family: Family) -> Iterable[str]:
     if not disturbed:
         return
     calm = without(family, disturbed)
-    words = {(pair.arm.label, pair.baseline.label): pair.verdict.word for pair in (*calm.pairs, *calm.twins)}
+    left = {(pair.arm.label, pair.baseline.label): pair.verdict for pair in (*calm.pairs, *calm.twins)}
     pairs = {frozenset((pair.arm, pair.baseline)): pair for pair in (*family.twins, *family.pairs)}
     for pair in pairs.values():
-        word = words.get((pair.arm.label, pair.baseline.label), pair.verdict.word)  # none without any other round
-        if word is not pair.verdict.word:
-            names = f"{pair.arm.label} vs {pair.baseline.label}"
-            rounds = units.counted(len(disturbed), "disturbed round")
-            yield Caveat(
-                f"without the {rounds} a verdict would change", f": {names} would be {word}, not {pair.verdict.word}"
-            )
+        verdict, calm_verdict = pair.verdict, left.get((pair.arm.label, pair.baseline.label))
+        if calm_verdict is None or calm_verdict.word is verdict.word:
+            continue
+        if calm_verdict.n < FIRST_LOOK and 2 * len(disturbed) < verdict.n:
+            continue  # too few rounds for any verdict, although most were undisturbed
+        names = f"{pair.arm.label} vs {pair.baseline.label}: {calm_verdict.word} instead of {verdict.word}"
+        yield Caveat(
+            f"without the {units.counted(len(disturbed), 'disturbed round')} a verdict would change", f": {names}"
+        )
 
 
 def answer(family: Family) -> str:
@@ -302,7 +304,7 @@ def _metric_answers(name: str, pairs: Sequence[Pair]) -> str:
     """Say the answers on rows that are compared with one baseline; rows without a word come last."""
     decided = [pair for pair in pairs if pair.metrics[name].decided]
     undecided = [pair.arm.label for pair in pairs if not pair.metrics[name].decided]
-    rows = [f"{pairs[0].baseline.label} {_metric_values(decided[0].metrics[name])[1]}"]
+    rows: list[str] = []
     answers = [(pair.arm.label, pair.metrics[name]) for pair in decided[:MOST_PAIRS]]
     for label, answer in answers:
         difference, interval = _difference(answer)
@@ -312,7 +314,8 @@ def _metric_answers(name: str, pairs: Sequence[Pair]) -> str:
         rows.append(units.counted(len(decided) - MOST_PAIRS, "more row"))
     if undecided:
         rows.append(f"undecided: {units.listed(undecided, MOST_FACTORS)}")
-    return f"{name} (95 % CI): {'; '.join(rows)}"
+    base = f"{pairs[0].baseline.label} ({_metric_values(decided[0].metrics[name])[1]})"
+    return f"{name} against {base}, 95 % CI: {'; '.join(rows)}"
 
 
 def _metric_values(answer: Verdict) -> list[str]:

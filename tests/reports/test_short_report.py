@@ -145,7 +145,7 @@ def test_a_hidden_table_of_a_metric_leaves_the_word_on_each_row(store: Store, co
     lines = short(store)
     text = " ".join(" ".join(lines).split())
     assert len(lines) <= printing.MOST_LINES and not any("difference" in line for line in lines), "\n".join(lines)
-    sentence = text.partition(" score (95 % CI): ")[2].partition(" caveats: ")[0]
+    sentence = text.partition(" score against ")[2].partition(" caveats: ")[0]
     assert [f"n_layer={n}" in sentence for n in range(4)] == [True] * 4 and sentence.count("higher") == 3
     assert "time undecided (" in text
 
@@ -344,6 +344,16 @@ def test_rows_that_rounds_do_not_decide_have_a_next_step(store: Store, rounds: i
     assert "over 200 more rounds" in text and "next: the runs vary too much" in text
     store.run("cpu", outcome=None)
     assert "the runs vary too much" not in " ".join(" ".join(short(store)).split())
+
+
+def test_a_row_that_rounds_decide_has_its_rounds_as_next_step(store: Store) -> None:
+    """Beside them stood that the runs vary too much, since of another row they do."""
+    for k in range(6):
+        store.run("cpu", median_s=0.1013 + k / 7e3)
+        store.run("mps", median_s=0.1013 + (-1) ** k * 0.0103 + k**1.5 / 7e4)
+        store.run("cuda", median_s=0.1013 * (0.98 + k % 3 * 0.0613))
+    text = " ".join(" ".join(short(store)).split())
+    assert "mpsq rerun g1 --rounds" in text and "vary too much" not in text
 
 
 @pytest.mark.parametrize(("measured", "longer"), [(10, True), (200, False)])
