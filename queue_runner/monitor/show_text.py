@@ -59,7 +59,7 @@ def facts(details: Details) -> list[tuple[str, str]]:
         ("parser", details.spec.parser),
         ("schedule", details.schedule),
         *((f"{name} at", _known(getattr(run, f"{name}_at"), stamp)) for name in ("created", "started", "ended")),
-        ("start", _known(waited_s, lambda s: f"after {units.duration(s)} of waiting for a quiet machine")),
+        ("start", _known(waited_s, lambda s: f"after waiting {units.duration(s)} for a quiet machine")),
         *_measured(details),
         ("suspended", _known((details.exit or {}).get("paused_s") or None, units.duration)),
         ("segments", "\n".join(map(_segment, details.segments))),
@@ -77,7 +77,9 @@ def facts(details: Details) -> list[tuple[str, str]]:
 
 def _reported(item: tuple[str, Any]) -> str:
     name, value = item
-    return f"{name}: {', '.join(f'{k} {v}' for k, v in value.items()) if isinstance(value, Mapping) else value}"
+    if isinstance(value, Mapping):
+        value = ", ".join(f"{k} {v}" for k, v in value.items() if v not in ("", None))
+    return f"{name}: {value}"
 
 
 def _known(value: Any, words: Callable[[Any], str]) -> str | None:

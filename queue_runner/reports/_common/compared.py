@@ -54,7 +54,7 @@ def compared(
     notes = [*footnotes.notes(visible, shown_rows, marks, context), *footnotes.few(shown_rows, visible)]
     if older := _older(rows, families[len(visible) :], context):
         count = units.counted(len(older), "older submission")
-        notes.append(f"rows of {count} not shown: {command} g{older[0]}, or {command} --since 2d")
+        notes.append(f"rows of {count} not shown: {command} --since 2d, or {command} g{older[0]} for one")
     raw = [row for table in tables for row in table]
     newest_runs = [family.newest_run for family in visible]
     return Result(columns, raw, sections, lines, notes, families=visible, newest_runs=newest_runs)
