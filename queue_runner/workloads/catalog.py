@@ -136,7 +136,9 @@ def value(workload: Workload, key: str, text: str) -> Value:
         if isinstance(converted, float) and not math.isfinite(converted):
             raise ValueError(text)
     except (ValueError, KeyError) as error:
-        raise UsageError(f'{key}={text}: "{text}" is not {_A[kind]}', _meaning(param)) from error
+        hint = f"write --set {text} apart: a comma separates values of {key}"
+        hint = hint if text.partition("=")[0] in workload.params else _meaning(param)
+        raise UsageError(f'{key}={text}: "{text}" is not {_A[kind]}', hint) from error
     refuse(param, converted)
     return converted
 
