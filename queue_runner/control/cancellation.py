@@ -5,6 +5,7 @@ The request is committed first and then left in the run's folder, where its ward
 
 from __future__ import annotations
 
+import getpass
 import os
 import time
 from collections.abc import Sequence
@@ -70,7 +71,7 @@ def cancel(
     """
     reserve.release(layout)
     engine = open_engine(layout.db)
-    who = (os.environ.get("USER") or f"user {os.getuid()}") if actor == "user" else actor
+    who = _user() if actor == "user" else actor
     if grace_s is not None:
         who += f" (grace {grace_s:g} s)"  # the warden reads it there
     with writing(engine) as writer:
@@ -86,6 +87,13 @@ def cancel(
     failpoints.reach("cancel.filed")
     wakeup.ring(layout.fifo)
     return _watch(layout, rows, {run.run_id for run in requested}, time.monotonic() + within_s)
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container may have no entry for its user
+        return f"user {os.getuid()}"
 
 
 def _watch(layout: Layout, rows: Sequence[NamedRun], requested: set[int], deadline: float) -> list[Cancelled]:
