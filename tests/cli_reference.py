@@ -13,7 +13,7 @@ EXIT_CODES = {
     0: "done",
     1: "an error: the message names the problem and the remedy",
     2: "the command line is invalid",
-    3: "`mpsq wait`: a job did not succeed",
+    3: "`run`, `wait`: a job did not succeed",
     4: "the database has another schema than this mpsq",
     75: "`mpsq worker`: another worker runs this queue",
     124: "`mpsq wait`: the timeout has passed",
