@@ -38,6 +38,7 @@ class RunContext(Struct, frozen=True):
     retried: str = ""  # the last attempt at the same repeat, if this is an earlier one
     undecided: str = ""  # how far its submission with --until is, while that is open
     in_copy: str = ""  # why it started in a copy of its code
+    has_log: bool = True
     instead_of_rounds: str = ""  # the next step of a skipped run whose submission takes no further rounds
 
 
@@ -60,6 +61,7 @@ def explain(run: RunView, context: RunContext) -> Why:
             sentence, step = _search_meaning(run, sentence, step)
         if run.deleted_at:
             sentence, step = f"{sentence}; its files were deleted", "" if run.outcome != "SUCCEEDED" else step
+        step = "mpsq rerun {job} queues it again" if "mpsq logs" in step and not context.has_log else step
         step = context.instead_of_rounds or step
     elif run.is_unstored:
         sentence, step = f"{_done(run)[0]}; the next worker stores its result", START_A_WORKER
@@ -288,6 +290,7 @@ def explain_all(layout: Layout, connection: sqlite3.Connection, selectors: Seque
                 retried=_retried(run, others),
                 undecided=undecided.get(run.group_id, ""),
                 in_copy=read.value(connection, _IN_COPY, run.run_id, IN_COPY) or "",
+                has_log=RunDir(layout.run_dir(run.run)).stdout.exists(),
                 instead_of_rounds=_instead_of_rounds(connection, run),
                 supervision=queue_state.supervision(RunDir(layout.run_dir(run.run))),
             ),

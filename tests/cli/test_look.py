@@ -321,6 +321,13 @@ def test_why_says_once_what_several_jobs_share(queue: Layout, mpsq: Cli) -> None
     assert len(mpsq.ok("why", "@last", "--json").json()["runs"]) == 3
 
 
+def test_why_names_no_log_that_was_removed(queue: Layout, mpsq: Cli) -> None:
+    assert "mpsq logs 2.1" in mpsq.ok("why", "2").out
+    (queue.run_dir("2.1") / "stdout.log").unlink()
+    out = mpsq.ok("why", "2").out
+    assert "mpsq rerun 2" in out and "mpsq logs" not in out
+
+
 def test_why_chooses_the_run_that_tells_most(queue: Layout, mpsq: Cli) -> None:
     facts = "run 2.1", "exit code 3", "1.50 s", "ValueError: no data", "next: mpsq logs 2.1"
     out = mpsq.ok("why", "2").out
