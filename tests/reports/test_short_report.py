@@ -442,7 +442,7 @@ def test_the_losses_of_compiled_rows_fit_eighty_columns(store: Store, monkeypatc
         store.run("cpu", compiled, 0.2, summary=summary)
     lines = printing.as_text("devices", store.report(), "table", explain=True).splitlines()
     assert not {"cpu", "eager", "compil"} & {line.strip() for line in lines} and max(map(len, lines)) <= 80
-    assert any("projected total" in line for line in lines)
+    assert any("projected full run" in line for line in lines)
 
 
 def test_peaks_of_devices_without_a_name_are_listed() -> None:

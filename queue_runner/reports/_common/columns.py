@@ -66,7 +66,7 @@ _SHARED = (
     Column("eval_step_last", "at step", units.count, True),
     Column("eval_train_loss", "eval train", units.loss, True),
     Column("eval_val_loss", "eval val", units.loss, True),
-    Column("projected_real_s", "projected total", units.duration, True),
+    Column("projected_real_s", "projected full run", units.duration, True),
     Column("time_of", "time of"),
     Column("median_s", "time", units.short_duration, True),
     Column("spread_s", "spread", units.short_duration, True),
