@@ -177,6 +177,13 @@ def test_times_of_two_kinds_are_named(store: Store) -> None:  # noqa: F811
     assert "1 (of one iteration)" in text and "2 (of one run)" in text
 
 
+def test_rows_of_two_submissions_need_rounds_of_both_together(store: Store) -> None:  # noqa: F811
+    """It said how many rounds are needed, and rounds of one submission alone changed nothing."""
+    for k, group in enumerate((1, 2, 2, 1, 1, 2, 2, 1)):
+        store.run(median_s=0.1013 + (k % 3 - group) * 0.0073, group=group, ended_at=1e9 + 10 * k)
+    assert any("needed, of both submitted together" in line for line in compare(store, "g1", "g2").lines)
+
+
 @pytest.mark.parametrize(("first", "second"), [("1", "1.1"), ("1", "n=zzz"), ("1", "99"), ("1", "x y")])
 def test_sides_that_cannot_be_compared_are_refused(store: Store, first: str, second: str) -> None:  # noqa: F811
     grid(store, a=0.1, b=0.2)
