@@ -167,10 +167,11 @@ def _open(family: Family) -> Iterable[str]:
         else:
             no_rounds = next((row.instead_of_rounds for row in ours if row.instead_of_rounds), "")
             verdicts = [answer for *_, answer in undecided]
-            command = no_rounds or (_longer_runs(ours) if fewest > FEW else "")
-            if len(groups) > 1:
-                command = "submit the rows together: each round then has both"
-            command = command or _towards_an_answer(verdicts, min(groups), fewest)
+            if len(groups) == 1:
+                command = no_rounds or (_longer_runs(ours) if fewest > FEW else "")
+                command = command or _towards_an_answer(verdicts, min(groups), fewest)
+            else:
+                command = "submit the rows together: each round then has both" if groups else needs
             yield NextStep(reason + which, command) if command else Finding(reason + which)
 
 

@@ -164,7 +164,7 @@ def test_a_verdict_that_is_missing_is_named_where_another_is_given(
     for repeat, took_s in ((20, 30), (6, 700), (6, 100)):
         group = OpenGroup(Until(), repeat, 1e9, frozenset({"SUCCEEDED"}), is_whole=True)
         _, why = next_round._judged(store.layout, 1, group, 1e9 + took_s)
-        assert "a verdict on time" in why and "score" not in why
+        assert "a verdict on the time" in why and "score" not in why
 
 
 @pytest.mark.parametrize(("more", "at_once", "n_added"), [(5, 1, 1), (5, 20, 5), (5, 4, 4), (None, 4, 4), (30, 20, 17)])
