@@ -107,7 +107,7 @@ def _ratios(family: Family, stated: Pair | None) -> list[str]:
     lines += [ratio(pair, family.unit, compiling=True) for pair in rest.twins[:MOST_PAIRS]]
     first = answer(rest)
     lines = [*filter(None, [first, compilation(rest, first)]), *(Finding(line) for line in lines if line != first)]
-    return [*lines, *_open(family), *incomplete([*pairs, *family.twins]), *_disturbed(family)]
+    return [*lines, *_open(family), *incomplete([*pairs, *family.twins]), *disturbed(family)]
 
 
 def compilation(family: Family, answer: str) -> str:
@@ -253,23 +253,23 @@ def other_clock(rows: Iterable[tuple[str, Sequence[ReportedRun]]]) -> Iterable[s
         yield Caveat(why, f": {units.listed(doubtful, MOST_FACTORS)}")
 
 
-def _disturbed(family: Family) -> Iterable[str]:
+def disturbed(family: Family) -> Iterable[str]:
     """Say which verdicts depend on rounds in which something disturbed a run."""
-    disturbed = disturbed_rounds(family)
-    if not disturbed:
+    rounds = disturbed_rounds(family)
+    if not rounds:
         return
-    calm = without(family, disturbed)
+    calm = without(family, rounds)
     left = {(pair.arm.label, pair.baseline.label): pair.verdict for pair in (*calm.pairs, *calm.twins)}
     pairs = {frozenset((pair.arm, pair.baseline)): pair for pair in (*family.twins, *family.pairs)}
     for pair in pairs.values():
         verdict, calm_verdict = pair.verdict, left.get((pair.arm.label, pair.baseline.label))
         if calm_verdict is None or calm_verdict.word is verdict.word:
             continue
-        if calm_verdict.n < FIRST_LOOK and 2 * len(disturbed) < verdict.n:
+        if calm_verdict.n < FIRST_LOOK and 2 * len(rounds) < verdict.n:
             continue  # too few rounds for any verdict, although most were undisturbed
         names = f"{pair.arm.label} vs {pair.baseline.label}: {calm_verdict.word} instead of {verdict.word}"
         yield Caveat(
-            f"without the {units.counted(len(disturbed), 'disturbed round')} a verdict would change", f": {names}"
+            f"without the {units.counted(len(rounds), 'disturbed round')} a verdict would change", f": {names}"
         )
 
 
@@ -304,13 +304,15 @@ def metric_answer(family: Family, name: str) -> Iterable[str]:
 def _metric_answers(name: str, pairs: Sequence[Pair]) -> str:
     """Say the answers on rows that are compared with one baseline; rows without a word come last."""
     decided = [pair for pair in pairs if pair.metrics[name].decided]
-    undecided = [pair.arm.label for pair in pairs if not pair.metrics[name].decided]
+    undecided = [
+        f"{pair.arm.label} ({_difference(pair.metrics[name])[0]})" for pair in pairs if not pair.metrics[name].decided
+    ]
     rows: list[str] = []
     answers = [(pair.arm.label, pair.metrics[name]) for pair in decided[:MOST_PAIRS]]
     for label, answer in answers:
         difference, interval = _difference(answer)
         limits = f" ({interval.removeprefix('95 % CI ')})" if interval else ""
-        rows.append(f"{label} {difference}{limits}")
+        rows.append(f"{label}: {difference}{limits}")
     if len(decided) > MOST_PAIRS:
         rows.append(units.counted(len(decided) - MOST_PAIRS, "more row"))
     if undecided:

@@ -10,6 +10,7 @@ from operator import itemgetter
 from msgspec import Struct
 
 from queue_runner import units
+from queue_runner.analysis import findings
 from queue_runner.analysis.comparison import Family
 from queue_runner.analysis.finding import Finding, OtherAnswer, Undecided
 from queue_runner.analysis.grouping import last_attempts, taints
@@ -140,8 +141,9 @@ def _verdicts(evidence: RunRecords) -> TrustReason:
     share = f"{len(rounds)} of {len(answers)} comparisons have" if len(answers) > 1 else "it has"
     still = _open(compared)
     chance = "at most a 5 % chance that any verdict is wrong, even if you look after each round (for Gaussian noise)"
-    kind = "good" if len(rounds) == len(answers) and not still else "warn"
-    return TrustReason(kind, "; ".join([f"{share} a verdict{_on(compared)}, after {each}", *still, chance]))
+    doubts = [str(line) for family in evidence.families for line in findings.disturbed(family)]
+    kind = "good" if len(rounds) == len(answers) and not (still or doubts) else "warn"
+    return TrustReason(kind, "; ".join([f"{share} a verdict{_on(compared)}, after {each}", *doubts, *still, chance]))
 
 
 def _runs(evidence: RunRecords) -> TrustReason:

@@ -81,8 +81,8 @@ def test_one_sentence_says_the_answer_on_each_row() -> None:
         and last.startswith("undecided: ")
         and "n_layer=8" in last
     )
-    assert "n_layer=4 0.199 lower (0.172 to 0.225)" in lower
-    assert "n_layer=6 " in higher and " higher (" in higher
+    assert "n_layer=4: 0.199 lower (0.172 to 0.225)" in lower
+    assert "n_layer=6: " in higher and " higher (" in higher
 
 
 def test_rounds_with_one_seed_give_no_word() -> None:

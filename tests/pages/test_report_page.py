@@ -253,7 +253,7 @@ def test_the_title_names_the_metric_before_results_arrive(tmp_path: Path) -> Non
         store.run(device, median_s=None, outcome=None)
     assert "Which is faster" in page_of(store)
     store.db.execute("UPDATE groups SET aim = ?", [Aim("loss").to_json()])
-    assert "<h1>How does loss differ?</h1>" in page_of(store)
+    assert "<h1>Which has the lowest loss?</h1>" in page_of(store)
 
 
 def test_a_page_of_more_rows_needs_no_more_queries(tmp_path: Path) -> None:

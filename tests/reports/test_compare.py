@@ -178,7 +178,7 @@ def test_times_of_two_kinds_are_named(store: Store) -> None:  # noqa: F811
 
 
 def test_rows_of_two_submissions_need_rounds_of_both_together(store: Store) -> None:  # noqa: F811
-    """It said how many rounds are needed, and rounds of one submission alone changed nothing."""
+    """The rounds that it asked for changed nothing where they were those of one submission."""
     for k, group in enumerate((1, 2, 2, 1, 1, 2, 2, 1)):
         store.run(median_s=0.1013 + (k % 3 - group) * 0.0073, group=group, ended_at=1e9 + 10 * k)
     assert any("needed, of both submitted together" in line for line in compare(store, "g1", "g2").lines)
