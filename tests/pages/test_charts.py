@@ -201,7 +201,7 @@ def test_a_status_names_its_quantity_and_the_others_that_are_undecided(store: St
 def test_a_verdict_that_rests_on_disturbed_rounds_is_doubted(store: Store) -> None:
     """The sentence stood in a closed fold, below a green answer."""
     for k in range(5):
-        taints = {"contended": ("suspect", "others used 30 %")} if k in (1, 2, 3) else {}
+        taints = {"contended": ("caveat", "others used 30 %")} if k in (1, 2, 3) else {}
         for device, s in (("cpu", 0.2), ("mps", 0.1)):
             store.run(device, False, s * (1 + k % 3 / 700), taints=taints)
     reason = trust.reasons(evidence_of(store))[0]
