@@ -34,7 +34,7 @@ TIME = ("time_of",)
 CHOSEN = "chosen by --vs"
 """Why the user's baseline is one."""
 SELECTS_ANOTHER = "--vs selects another"
-"""What to do where the default baseline is not the one wanted."""
+"""How a user chooses another baseline."""
 DISTURBANCES = frozenset(
     [
         *("contended", "gpu_contended", "gpu_busy", NEIGHBOUR_BUSY),

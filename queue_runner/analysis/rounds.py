@@ -394,8 +394,8 @@ def _pairing(
     )
     if not of_time and not complete:  # a loss over other seeds is another loss
         seeds = seeds_in_common(*([row for row, _ in runs] for runs in (mine, theirs)))
-        mine, compared = ([run for run in runs if seed_of(run[0]) in seeds] for runs in (mine, theirs))
-        theirs = compared
+        mine, theirs = ([run for run in runs if seed_of(run[0]) in seeds] for runs in (mine, theirs))
+        compared = theirs
     return _Pairing(contrast, _mean(mine) - _mean(theirs), _mean(compared))
 
 
