@@ -298,10 +298,10 @@ def metric_answer(family: Family, name: str) -> Iterable[str]:
         if len(pairs) == 1:
             yield _metric_answer(family, name, pairs[0])
         elif any(pair in decided for pair in pairs):
-            yield _metric_answers(name, pairs)
+            yield _metric_answers(family, name, pairs)
 
 
-def _metric_answers(name: str, pairs: Sequence[Pair]) -> str:
+def _metric_answers(family: Family, name: str, pairs: Sequence[Pair]) -> str:
     """Say the answers on rows that are compared with one baseline; rows without a word come last."""
     decided = [pair for pair in pairs if pair.metrics[name].decided]
     undecided = [
@@ -312,13 +312,26 @@ def _metric_answers(name: str, pairs: Sequence[Pair]) -> str:
     for label, answer in answers:
         difference, interval = _difference(answer)
         limits = f" ({interval.removeprefix('95 % CI ')})" if interval else ""
-        rows.append(f"{label}: {difference}{limits}")
+        rows.append(f"{label} {difference}{limits}")
     if len(decided) > MOST_PAIRS:
         rows.append(units.counted(len(decided) - MOST_PAIRS, "more row"))
     if undecided:
         rows.append(f"undecided: {units.listed(undecided, MOST_FACTORS)}")
     base = f"{pairs[0].baseline.label} ({_metric_values(decided[0].metrics[name])[1]})"
-    return f"{name} against {base}, 95 % CI: {'; '.join(rows)}"
+    lead = _lowest(family, name, pairs) or f"{name} "
+    return f"{lead}against {base}, 95 % CI: {'; '.join(rows)}"
+
+
+def _lowest(family: Family, name: str, pairs: Sequence[Pair]) -> str:
+    """Return "lowest loss: lr=0.1; ", with each row that may be the lowest. Other metrics have no better side, and a
+    row without a word, or with another baseline, may be the lowest, too."""
+    base = pairs[0].baseline
+    words = [pair.metrics[name].word for pair in pairs]
+    if not run_metrics.is_loss(name) or Word.UNDECIDED in words or len(pairs) + 1 < len(family.arms):
+        return ""
+    rows = [pair.arm.label for pair in pairs if pair.metrics[name].word in (Word.LOWER, Word.SAME)]
+    rows = rows if Word.LOWER in words else [base.label, *rows]
+    return f"lowest {name}: {' or '.join(rows)}; " if len(rows) <= MOST_FACTORS else ""
 
 
 def _metric_values(answer: Verdict) -> list[str]:
@@ -338,6 +351,8 @@ def _difference(answer: Verdict) -> tuple[str, str]:
 
 def _metric_answer(family: Family, name: str, pair: Pair) -> str:
     arm, base, answer = pair.arm.label, pair.baseline.label, pair.metrics[name]
+    if run_metrics.is_loss(name) and answer.change > 0 and answer.word is not Word.SAME:
+        arm, base, answer = base, arm, answer.mirrored()
     difference, interval = _difference(answer)
     if answer.word is Word.SAME:
         text = f"{name} of {arm} and {base} is {difference}"
@@ -368,18 +383,20 @@ def without_words(family: Family) -> Iterable[str]:
 
 
 def ratio(pair: Pair, per_work: str, compiling: bool = False) -> str:
-    """Compare an arm with its baseline, with the limits of the result: "is" marks a verdict, "was" none."""
-    arm, base, verdict = pair.arm.label, pair.baseline.label, pair.verdict
-    how = "slower" if pair.ratio < 1 and verdict.word is not Word.SAME else "faster"
-    stated = verdict.mirrored() if how == "slower" else verdict
-    equal = not verdict.decided and units.ratio(stated.change) == units.ratio(1.0)
-    stated = verdict if equal else stated
+    """Say which of two arms is faster, with the limits of the result: "is" marks a verdict, "was" none. About a
+    compiled arm, say what compilation does to it."""
+    verdict = pair.verdict
+    equal = not verdict.decided and units.ratio(verdict.change) == units.ratio(1.0)
+    slower = pair.ratio < 1 and verdict.word is not Word.SAME and not equal
+    stated = verdict.mirrored() if slower else verdict
     times = stated.ratio
+    compared = [(pair.arm, verdict.value), (pair.baseline, verdict.baseline)]
     if verdict.word is Word.SAME:
-        text = f"{arm} and {base} are {verdict}: {times}"
+        text = f"{pair.arm.label} and {pair.baseline.label} are {verdict}: {times}"
     elif equal:
-        text = f"{arm} was as fast as {base}"
+        text = f"{pair.arm.label} was as fast as {pair.baseline.label}"
     elif compiling:
+        how = "slower" if slower else "faster"
         it = without_mode(pair.baseline)
         mode = pair.arm.key.get("compile")
         by = f"compile {mode}" if isinstance(mode, str) else "compile"
@@ -387,15 +404,16 @@ def ratio(pair: Pair, per_work: str, compiling: bool = False) -> str:
         decided = f"{by} makes {it} {times} {how}"
         text = decided if verdict.decided else f"{ours} was {times} {how} than eager"
     else:
-        text = f"{arm} {'is' if verdict.decided else 'was'} {times} {how} than {base}"
-    compared = (pair.arm, verdict.value), (pair.baseline, verdict.baseline)
+        compared = compared[::-1] if slower else compared
+        (first, _), (second, _) = compared
+        text = f"{first.label} {'is' if verdict.decided else 'was'} {times} faster than {second.label}"
     if per_work == WALL:
         numbers = f", {' vs '.join(units.without_spread(x, row.spread_s[0]) for row, x in compared)} s"
     elif not per_work:
         values = (units.without_spread(x, row.spread_s[0], 1e-3) for row, x in compared)
         numbers = f", {' vs '.join(values)} ms/iter"
     else:
-        a, b = (units.number(1 / time) for time in (verdict.value, verdict.baseline))
+        a, b = (units.number(1 / time) for _, time in compared)
         numbers = f" per {per_work}, {a} vs {b} {per_work}s/s"
     return _sentence(text + numbers, [stated.interval, stated.rounds], decided=stated.decided)
 

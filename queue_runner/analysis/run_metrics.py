@@ -30,6 +30,11 @@ _LEARNS = ("subject", "config", "dtype")
 """Values that, like the settings of a row, change its training."""
 
 
+def is_loss(name: str) -> bool:
+    """Whether the lowest value of a metric is the best, by its name."""
+    return "loss" in name.lower()
+
+
 def value(row: ReportedRun, name: str) -> float | None:
     """Return the run's last value of the metric; None if it has none, or one that is not a number or too large."""
     x = row.metrics.get(name)

@@ -14,6 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from queue_runner import atomic_file, reports, units
+from queue_runner.analysis import run_metrics
 from queue_runner.analysis.comparison import SELECTS_ANOTHER, Family
 from queue_runner.analysis.finding import Finding
 from queue_runner.analysis.grouping import MAIN, factor_name, last_attempts, word
@@ -149,7 +150,7 @@ def headline(name: str, families: Sequence[Family]) -> str:
     labels = [arm.label for arm in compared[0].arms]
     by = compared[0].by if compared[0].pairs else compared[0].aim.by  # before results arrive, the aim says it
     if by:
-        return f"Which has the lowest {by}?" if "loss" in by else f"How does {by} differ?"
+        return f"Which has the lowest {by}?" if run_metrics.is_loss(by) else f"How does {by} differ?"
     which, named = "faster" if len(labels) == 2 else "fastest", f"{', '.join(labels[:-1])} or {labels[-1]}"
     if len(labels) > MOST_NAMED or len(named) > MOST_CHARS:
         return f"Which of these {len(labels)} is {which}?"

@@ -81,8 +81,32 @@ def test_one_sentence_says_the_answer_on_each_row() -> None:
         and last.startswith("undecided: ")
         and "n_layer=8" in last
     )
-    assert "n_layer=4: 0.199 lower (0.172 to 0.225)" in lower
-    assert "n_layer=6: " in higher and " higher (" in higher
+    assert "n_layer=4 0.199 lower (0.172 to 0.225)" in lower
+    assert "n_layer=6 " in higher and " higher (" in higher
+
+
+@pytest.mark.parametrize(
+    ("means", "lead"),
+    [
+        ((0.75, 0.55, 0.95), "lowest loss: cpu eager n_layer=4; against cpu eager n_layer=2 (0.747), "),
+        ((0.75, 0.55, 0.57), "lowest loss: cpu eager n_layer=4 or cpu eager n_layer=6; against "),
+        ((0.75, 0.95, 0.97), "lowest loss: cpu eager n_layer=2; against "),
+        ((0.75, 0.55, 0.75), "loss against "),
+    ],
+)
+def test_the_rows_that_may_have_the_lowest_loss_come_first(means: tuple[float, ...], lead: str) -> None:
+    values = {2 + 2 * n: noisy(mean, start=n) for n, mean in enumerate(means)}
+    (family,) = ask(rounds(values, name="loss"), vs={"n_layer": "2"}, aim=Aim("loss"))
+    (sentence,) = metric_answer(family, "loss")
+    assert sentence.startswith(lead)
+
+
+def test_the_sentence_on_two_rows_begins_with_the_lower_loss() -> None:
+    (family,) = ask(rounds({2: noisy(0.55), 4: noisy(0.75, start=1)}, name="loss"), vs={"n_layer": "2"})
+    (sentence,) = metric_answer(family, "loss")
+    assert sentence.startswith("loss of cpu eager n_layer=2 is ") and "0.5" in sentence.partition(" vs ")[0]
+    low, high = map(float, sentence.partition("95 % CI ")[2].partition(",")[0].split(" to "))
+    assert 0 < low < 0.2 < high
 
 
 def test_rounds_with_one_seed_give_no_word() -> None:
