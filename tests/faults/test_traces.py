@@ -21,9 +21,13 @@ from tests.queue_support import Queue, warden_pid
 pytestmark = [pytest.mark.process, needs_linux]
 
 ROLES = ("worker", "warden")
-REST = {("sql COMMIT", "sql BEGIN IMMEDIATE"), ("close lane-machine.turn", "sql BEGIN")}
-"""While the rest of the run whose warden was killed holds the lane, a real worker stores why it waits, and a slow one
-reads again after it has had the turn."""
+REST = {
+    ("sql COMMIT", "sql BEGIN IMMEDIATE"),
+    ("close lane-machine.turn", "sql BEGIN"),
+    ("sql ROLLBACK", "flock lane-machine.turn"),
+}
+"""While the rest of the run whose warden was killed holds the lane, a real worker stores why it waits. Where the look
+at the GPU takes longer than a step, it keeps the lane, reads again, and looks again at who waits for the machine."""
 SEEDS = 12
 ROOT = Path(__file__).parents[2]
 
