@@ -110,6 +110,7 @@ def build(
         labels=labels,
         asked=[_asked(family) for family in compared],
         ran=_ran(evidence),
+        all_open=bool(evidence.runs) and not any(row.state == State.DONE for row in evidence.runs),
         reasons=reasons,
         status=status,
         failures=_failures(evidence),

@@ -116,6 +116,7 @@ class ReportPages:
                 (group_summary.version(connection, group), [run.ending for run in runs], whys, result),
                 "web/group.html.j2",
                 forms=forms,
+                offered=[f"mpsq resume g{group}"] if forms else [],  # it has a button
                 result=result,
                 group=group,
                 progress=group_summary.progress(connection, [group])[group],

@@ -512,7 +512,7 @@ def test_the_page_of_an_open_submission_says_why_it_waits_or_runs(queue: Layout,
 
     def opening(group: int) -> str:
         page = browser.get(f"/group/{group}")
-        return page[page.index('<section class="page" aria-label="submission">') : page.index("<details")]
+        return page[page.index("<h1>") : page.index("<details")]
 
     assert 'href="/job/4.1"' in opening(1) and "is running" in text_of(opening(1))
     assert 'href="/job/5.1"' in opening(2) and "mpsq worker" in text_of(opening(2))
@@ -532,7 +532,35 @@ def test_the_page_of_an_open_submission_says_why_it_waits_or_runs(queue: Layout,
     mpsq.ok("resume", "6")
     assert "run 6.1 " in text_of(opening(2)) and "waits for mpsq resume g2" not in text_of(browser.get("/"))
     mpsq.ok("cancel", "g2")
-    assert "/job/" not in opening(2)
+    assert '<div class="box"><p>' not in opening(2)
+
+
+def test_the_page_of_a_submission_begins_with_its_question_and_answer(tmp_path: Path) -> None:
+    """The command, the buttons and the runs stood above both."""
+    store = Store(tmp_path / "home")
+    for k in range(4):
+        for device, usual_s in (("cpu", 0.4), ("mps", 0.1)):
+            store.run(device, median_s=usual_s * (1 + k / 100))
+    store.run("mps", median_s=None, outcome="FAILED", exit_code=1)
+    browser = Browser(store.layout, write=True)
+    browser.enter()
+    page = browser.get("/group/1")
+    parts = ("<h1>", "<strong>g1</strong>", "rounds done", "mps eager is", 'action="/do/retry"', 'id="run-1.1"', "<svg")
+    places = [page.index(part) for part in parts]
+    assert places == sorted(places)
+
+
+def test_the_page_of_a_held_submission_says_each_thing_once(queue: Layout, browser: Browser, mpsq: Cli) -> None:
+    """The command stood far below the button, and a section described how they had been measured."""
+    mpsq.ok("pause", "g2")
+    writer = Browser(queue, write=True)
+    writer.enter()
+    for client, step in ((browser, "mpsq resume g2"), (writer, "<button>release</button>")):
+        page = client.get("/group/2")
+        top = page[page.index("<h1>") : page.index("5.1</a></td>")]
+        assert "is held" in top and step in top
+        assert page.count("mpsq resume") + page.count("<button>release") == 1
+        assert "How it was measured" not in page and "note</summary>" not in page
 
 
 def test_the_page_of_a_submission_that_failed_says_so_first_and_leads_to_the_run(tmp_path: Path) -> None:
