@@ -65,6 +65,25 @@ def sentence(value: Any) -> Markup:
     return Markup("").join(apart.format(part) if at % 2 else escape(part) for at, part in enumerate(parts))
 
 
+_WITH_PAGE = re.compile(r"mpsq (?:(status)|logs ([\d.]+)(?: -f)?|why ([\d.]+)|report g(\d+))(?= (?!-)|;|$)")
+"""A command whose output a page of mpsq web shows."""
+
+
+def linked(step: str) -> Markup:
+    """Return a next step for mpsq web: a link in place of each command whose output has a page."""
+    from markupsafe import Markup, escape
+
+    def link(command: re.Match[str]) -> str:
+        _, log, job, group = command.groups()
+        if log:
+            return f'<a href="/log/{log}">the log</a>'
+        if group:
+            return f'<a href="/group/{group}">the page of g{group}</a>'
+        return f'<a href="/job/{job}">the page of {job}</a>' if job else '<a href="/">the queue</a>'
+
+    return Markup(_WITH_PAGE.sub(link, str(escape(shown(step)))))
+
+
 def as_json(value: Any) -> Markup:
     """Return a value without nan and inf as JSON that may stand in a script element."""
     from markupsafe import Markup
@@ -117,6 +136,6 @@ def _environment() -> Environment:
         "ms_plus_minus": units.ms_plus_minus,
         "clock": times.clock,
     }
-    made.filters.update(formats, json=as_json, sentence=sentence)
+    made.filters.update(formats, json=as_json, linked=linked, sentence=sentence)
     made.globals.update(policy=policy, asset=lambda name: Markup(asset(name)))
     return made

@@ -41,6 +41,9 @@ _LETTER = re.compile(r"([A-Z]{1,2}): ")
 _MARK = re.compile(r"[a-z!] ")
 """The mark of a caveat, before its text in a note."""
 
+_WHY = re.compile(r"mpsq why [\d.]+$")
+"""The next step where a further run would end like the last."""
+
 
 class PageTable(Struct, frozen=True):
     """A table of the report, with its letter, and the tables of the same rows that --explain adds."""
@@ -96,6 +99,8 @@ def build(
     reasons, status = trust.reasons(evidence), trust.status(compared)
     if status is None and evidence.compared and len(evidence.families) > 1 < len(reasons):
         status = reasons.pop(0)  # that nothing was compared is the answer
+    failures = _failures(evidence)
+    is_here = bool(static and failures)  # the page leads to the run
     answers = [] if result.text == "" and more.get("whys") else _answers(result, evidence, status)
     made = time.strftime("%Y-%m-%d %H:%M", time.localtime(now))
     labels = {row.run: arm.label for arm in compared[0].arms for row in arm.runs} if len(compared) == 1 else {}
@@ -113,14 +118,15 @@ def build(
         all_open=bool(evidence.runs) and not any(row.state == State.DONE for row in evidence.runs),
         reasons=reasons,
         status=status,
-        failures=_failures(evidence),
+        failures=failures,
         answers=answers,
         behind=[without_option(line) for line in result.lines if isinstance(line, Finding) and line not in answers],
-        next_steps=result.next_steps,
+        next_steps=[step for step in result.next_steps if not (is_here and _WHY.search(step))],
+        fails_again=any(map(_WHY.search, result.next_steps)),
         most_rows=MOST_ROWS,
         tables=_lettered(result),
         caveats=[(note[0], note) for note in result.notes if _MARK.match(note)],
-        notes=[note for note in result.notes if not _MARK.match(note)],
+        notes=[note for note in result.notes if not (_MARK.match(note) or (is_here and _WHY.search(note)))],
         charts=[(arm_tables.caption(family) if len(compared) > 1 else "", *drawn) for family, *drawn in charts],
         plots=plots,
         histories=history_lines,

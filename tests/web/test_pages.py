@@ -18,6 +18,7 @@ from queue_runner import reports
 from queue_runner.host.run_dir import RunDir
 from queue_runner.model import Condition, Ending, Outcome
 from queue_runner.monitor import eta, group_summary, queue_state, run_view
+from queue_runner.pages import render
 from queue_runner.paths import Layout
 from queue_runner.spec import NewJob, Terms
 from queue_runner.store import jobs, read
@@ -124,7 +125,7 @@ def test_a_paused_lane_says_so_where_nothing_runs(queue: Layout, browser: Browse
 
 def test_a_job_is_what_show_and_why_say(queue: Layout, browser: Browser) -> None:
     page = text_of(browser.get("/job/2"))
-    assert "exit code 3" in page and "mpsq logs 2.1" in page
+    assert "exit code 3" in page and "mpsq rerun 2 --snapshot off" in page
     assert "invalid: contended" in page and "others used" in page
     assert "[hidden]" in page and "hunter2" not in page
     assert "one op" in page and "Phases" in page
@@ -703,10 +704,33 @@ def test_a_held_run_has_no_place_to_move_to(queue: Layout, writer: Browser, mpsq
 
 def test_a_retry_after_a_time_limit_says_that_it_keeps_the_limit(queue: Layout, writer: Browser) -> None:
     """It will time out again; the command beside the button gives more time."""
-    assert "same limit" not in writer.get("/job/3") and "same limit" not in writer.get("/group/1")
+    assert "limit</button>" not in writer.get("/job/3") and "limit</button>" not in writer.get("/group/1")
     end_running_run(queue, Ending(Outcome.TIMED_OUT))
-    assert "<button>retry with the same limit</button>" in writer.get("/job/4")
-    assert "<button>retry the failed, with the same limits</button>" in writer.get("/group/1")
+    assert "<button>retry with the same code and limit</button>" in writer.get("/job/4")
+    assert "<button>retry the failed with the same code and limit</button>" in writer.get("/group/1")
+
+
+def test_after_a_failure_the_next_step_runs_the_code_that_was_fixed(tmp_path: Path) -> None:
+    """The page of the submission named `why`, that named `logs`, and the page of the run had both."""
+    store = Store(tmp_path / "home")
+    store.run("cpu", False, None, outcome="FAILED", exit_code=1, workload=None)
+    browser = Browser(store.layout, write=True)
+    browser.enter()
+    RunDir(store.layout.run_dir("1.1")).path.mkdir(parents=True)
+    RunDir(store.layout.run_dir("1.1")).stdout.write_text("no data")
+    for page, command in (("/group/1", "mpsq rerun g1 --snapshot off"), ("/job/1", "mpsq rerun 1 --snapshot off")):
+        html = browser.get(page)
+        assert f"<code>{command}</code>" in html and "mpsq why" not in html and "mpsq logs" not in html
+        assert re.search("<button>retry.* with the same code</button>", html)
+    store.run("cpu", False, None, outcome="FAILED", exit_code=1, group=2)
+    assert "submit it again" in browser.get("/group/2"), "a workload has only the code that it was submitted with"
+
+
+def test_a_step_whose_output_has_a_page_is_a_link() -> None:
+    steps = ("mpsq logs 7.1 -f follows it", "mpsq why 3 says why", "mpsq report g1 shows its numbers", "mpsq report g1")
+    for step, page in zip(steps, ("/log/7.1", "/job/3", "/group/1", "/group/1"), strict=True):
+        assert f'<a href="{page}">' in render.linked(step)
+    assert "<a" not in render.linked("mpsq report g2 --by time") and "<b>" not in render.linked("<b>")
 
 
 def test_a_run_that_is_cancelled_here_says_so(queue: Layout, writer: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
