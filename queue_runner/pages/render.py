@@ -79,7 +79,9 @@ def linked(step: str) -> Markup:
             return f'<a href="/log/{log}">the log</a>'
         if group:
             return f'<a href="/group/{group}">the page of g{group}</a>'
-        return f'<a href="/job/{job}">the page of {job}</a>' if job else '<a href="/">the queue</a>'
+        return (
+            f'<a href="/job/{job}">{"run" if "." in job else "job"} {job}</a>' if job else '<a href="/">the queue</a>'
+        )
 
     return Markup(_WITH_PAGE.sub(link, str(escape(shown(step)))))
 

@@ -19,6 +19,7 @@ from queue_runner.analysis.comparison import SELECTS_ANOTHER, Family
 from queue_runner.analysis.finding import Finding
 from queue_runner.analysis.grouping import MAIN, factor_name, last_attempts, word
 from queue_runner.analysis.reported_run import ReportedRun
+from queue_runner.analysis.stats import by_key
 from queue_runner.errors import MpsqError
 from queue_runner.model import Outcome, State
 from queue_runner.monitor.answers.run_query import Options
@@ -99,9 +100,13 @@ def build(
     reasons, status = trust.reasons(evidence), trust.status(compared)
     if status is None and evidence.compared and len(evidence.families) > 1 < len(reasons):
         status = reasons.pop(0)  # that nothing was compared is the answer
-    failures = _failures(evidence)
-    is_here = bool(static and failures)  # the page leads to the run
     answers = [] if result.text == "" and more.get("whys") else _answers(result, evidence, status)
+    behind = [without_option(line) for line in result.lines if isinstance(line, Finding) and line not in answers]
+    failures, tables, notes = _failures(evidence), _lettered(result), result.notes
+    is_here = bool(static and failures)  # the page leads to the run
+    if failures and evidence.compared and not any(row.outcome == Outcome.SUCCEEDED for row in evidence.runs):
+        reasons, answers, behind, tables = [], [], [], []  # they have no number
+        notes = [note for note in notes if not _MARK.match(note)]
     made = time.strftime("%Y-%m-%d %H:%M", time.localtime(now))
     labels = {row.run: arm.label for arm in compared[0].arms for row in arm.runs} if len(compared) == 1 else {}
     values = {"layout": more.pop("layout_name", "base.html.j2"), **more}
@@ -120,13 +125,13 @@ def build(
         status=status,
         failures=failures,
         answers=answers,
-        behind=[without_option(line) for line in result.lines if isinstance(line, Finding) and line not in answers],
+        behind=behind,
         next_steps=[step for step in result.next_steps if not (is_here and _WHY.search(step))],
         fails_again=any(map(_WHY.search, result.next_steps)),
         most_rows=MOST_ROWS,
-        tables=_lettered(result),
-        caveats=[(note[0], note) for note in result.notes if _MARK.match(note)],
-        notes=[note for note in result.notes if not (_MARK.match(note) or (is_here and _WHY.search(note)))],
+        tables=tables,
+        caveats=[(note[0], note) for note in notes if _MARK.match(note)],
+        notes=[note for note in notes if not (_MARK.match(note) or (is_here and _WHY.search(note)))],
         charts=[(arm_tables.caption(family) if len(compared) > 1 else "", *drawn) for family, *drawn in charts],
         plots=plots,
         histories=history_lines,
@@ -164,16 +169,15 @@ def headline(name: str, families: Sequence[Family]) -> str:
     return f"Which is {which}: {named}?"
 
 
-def _failures(evidence: RunRecords) -> list[ReportedRun]:
-    """Return the runs that tell why there are no numbers: of those that ended alike the first; none where a run
-    counts."""
+def _failures(evidence: RunRecords) -> list[tuple[ReportedRun, int]]:
+    """Return the runs that tell why there are no numbers: of those that ended alike the first, and how many more there
+    are; none where a run counts."""
     if any(arm.used for family in evidence.families for arm in family.arms):
         return []
     failed = [
         row for row in last_attempts(evidence.runs) if row.state == State.DONE and row.outcome != Outcome.SUCCEEDED
     ]
-    alike = {row.fate: row for row in reversed(failed)}
-    return [*reversed(alike.values())][:MOST_FAILURES]
+    return [(alike[0], len(alike) - 1) for alike in by_key(failed, lambda row: row.fate).values()][:MOST_FAILURES]
 
 
 def _answers(result: Result, evidence: RunRecords, status: trust.TrustReason | None) -> list[str]:

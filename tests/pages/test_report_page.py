@@ -100,9 +100,24 @@ def test_a_page_of_runs_that_do_not_count_says_so_and_has_no_good_sign(tmp_path:
     waits, failed = (" ".join(Seen(page_of(store, selectors=[group])).text.split()) for group in ("g1", "g2"))
     assert "no run" in waits and "mpsq why g1" in waits
     assert "believed" not in waits and "Numbers" not in waits
-    assert "run 2.1 FAILED(1)" in failed[: failed.index("believed")]
-    assert "1 of 1 run" in failed and "failed (1)" in failed
-    assert "no caveats" not in failed and "passes no verdict" not in failed
+    assert failed.count("FAILED(1)") == 1 and failed.index("run 2.1 FAILED(1)") < failed.index("How it was measured")
+    assert "believed" not in failed and "Numbers" not in failed and "passes no verdict" not in failed
+
+
+def test_failures_that_are_alike_are_counted_at_the_top(tmp_path: Path) -> None:
+    store = Store(tmp_path / "home")
+    for reason in ("no data", "no data", "no data", "no memory"):
+        store.run("cpu", median_s=None, outcome="FAILED", exit_code=1, reason=reason)
+    text = " ".join(Seen(page_of(store)).text.split())
+    assert "run 1.1 FAILED(1): no data (and 2 more runs)" in text and "run 1.4 FAILED(1): no memory" in text
+
+
+def test_runs_without_a_valid_number_still_say_why_they_do_not_count(tmp_path: Path) -> None:
+    store = Store(tmp_path / "home")
+    store.run("cpu", taints={"wrong_loss": ("invalid", "its loss is wrong")})
+    store.run("cpu", median_s=None, outcome="FAILED", exit_code=1)
+    text = " ".join(Seen(page_of(store)).text.split())
+    assert "2 of 2 runs are left out" in text and "its loss is wrong" in text
 
 
 def test_a_report_of_one_row_says_its_time_first(tmp_path: Path) -> None:
@@ -294,9 +309,11 @@ def test_a_retry_that_failed_too_is_the_same_run(tmp_path: Path) -> None:
     failed = store.run("cpu", False, None, outcome="FAILED", exit_code=1)
     store.retry(failed, "cpu", compile=False, median_s=None, outcome="FAILED", exit_code=1)
     text = " ".join(Seen(page_of(store)).text.split())
-    box = text[: text.index("believed")]
+    box = text[: text.index("How it was measured")]
     assert "run 1.2 FAILED(1)" in box and "run 1.1" not in box
-    assert "0/1" in text and "1 of 1 run is left out: failed (1)" in text and "1 run left out" in text
+    store.run("cpu", True)
+    text = " ".join(Seen(page_of(store)).text.split())
+    assert "0/1" in text and "1 of 2 runs is left out: failed (1)" in text and "1 run left out" in text
 
 
 def test_a_time_whose_spread_would_reach_below_0_is_a_range(tmp_path: Path) -> None:

@@ -568,7 +568,7 @@ def test_the_page_of_a_submission_that_failed_says_so_first_and_leads_to_the_run
     store = Store(tmp_path / "home")
     store.run("cpu", False, None, outcome="FAILED", exit_code=1, reason="<KeyError>")
     page = Browser(store.layout).get("/group/1")
-    answer = page[page.index('<section id="answer"') : page.index("May it be believed")]
+    answer = page[page.index('<section id="answer"') : page.index("How it was measured")]
     assert '<a href="/job/1.1">' in answer and "&lt;KeyError&gt;" in answer
 
 
