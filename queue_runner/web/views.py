@@ -275,6 +275,10 @@ def again(run: RunLine, selector: object) -> str:
     return f"mpsq rerun {selector} --snapshot off" if run.kind == "command" and not run.spec.on else ""
 
 
+_ABOVE = ("state", "invalid", "caveat")
+"""Facts of a run that its page has at the top."""
+
+
 class JobPage(Struct, frozen=True):
     """The page of a job: all its runs, and everything about the run `at`: its progress while it runs, then the charts
     of its iterations; those of its phases and of the machine. `facts_` is the output of `mpsq show`; a macro of the
@@ -322,7 +326,7 @@ def job(layout: Layout, text: str) -> JobPage:
     courses = [course for course in timeline.courses(records)[0] if course.lines]  # else it says what the bar says
     runs = [other for other in runs if other.job_id == run.job_id]
     may_retry = _may_retry(run, runs, details)
-    facts = [(name, value) for name, value in show_text.facts(details) if name not in ("invalid", "caveat")]
+    facts = [(name, value) for name, value in show_text.facts(details) if name not in _ABOVE]
     only_log = run.state == State.DONE and why.next_step.startswith("mpsq logs") and ";" not in why.next_step
     again_ = again(run, run.job_id) if only_log else None
     return JobPage(details, facts, run, why, runs, bars, bar_ticks, courses, running, plots, may_retry, again_)

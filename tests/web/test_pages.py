@@ -128,6 +128,7 @@ def test_a_job_is_what_show_and_why_say(queue: Layout, browser: Browser) -> None
     assert "exit code 3" in page and "mpsq rerun 2 --snapshot off" in page
     assert "invalid: contended" in page and "others used" in page
     assert "[hidden]" in page and "hunter2" not in page
+    assert page[page.index("Run 2.1") : page.rindex("history")].count("FAILED(3)") == 1, "it was a fact, too"
     assert "one op" in page and "Phases" in page
     visible = re.sub("<title>.*?</title>", "", browser.get("/job/2"))  # without what a pointer shows
     assert visible.count("others used the CPU") == 1, "its caveats were shown three times"
