@@ -195,7 +195,7 @@ def quantity(family: Family) -> Quantity:
 
 
 def chart(family: Family, details: Mapping[int, Sequence[object]]) -> Chart | None:
-    """Return each run as a dot, with the mean of its row and the interval of that; None if no run has a value.
+    """Return each run as a dot, with the mean of its row and the interval of that; None if fewer than two have a value.
     `details`: the taints of a run in words, by run_id."""
     what = quantity(family)
     arms, notes = _drawn(family)
@@ -209,11 +209,11 @@ def chart(family: Family, details: Mapping[int, Sequence[object]]) -> Chart | No
     ]
     intervals = [_interval(arm, what) for arm in arms]
     drawn = [value for by_run in values for value in by_run.values()]
-    if not drawn:
+    if len(drawn) < 2:
         return None
     least, most = min(drawn) / BEYOND, max(drawn) * BEYOND
     x_axis = axis([*drawn, *(min(max(end, least), most) for ends in intervals for end in ends[1:])], what.show)
-    assert x_axis is not None  # there is a value
+    assert x_axis is not None  # there are values
     strips = [
         _strip(arm, by_run, ends, place, x_axis, details, what)
         for (arm, place), by_run, ends in zip(arms.items(), values, intervals, strict=True)

@@ -34,8 +34,8 @@ class HistoryLine(Struct, frozen=True):
 
 def lines(histories: Sequence[RowHistory]) -> tuple[list[HistoryLine], list[Tick]]:
     """Return a line for each history, from its lowest to its highest value, and the days of their common axis."""
-    times = [point.at for history in histories for point in history.points]
-    if not times:
+    times = {point.at for history in histories for point in history.points}
+    if len(times) < 2:
         return [], []
     first, last = min(times), max(times)
     return [_line(history, first, last) for history in histories], _days(first, last)

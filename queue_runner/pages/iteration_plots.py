@@ -127,12 +127,14 @@ def _rounded(value: float) -> float:
 
 
 def _plot(evidence: RunRecords, family: Family, drawn: Container[int], stretch: int) -> Mapping[str, Any] | None:
-    """Return the data of a family: `x` of all runs, and by run the values at each x."""
+    """Return the data of a family: `x` of all runs, and by run the values at each x; None if that is one point."""
     shown = [(at, arm, row) for at, arm in enumerate(family.arms) for row in arm.runs if row.run_id in drawn]
     if not shown:
         return None
     plotted = [_read(evidence, row.run_id, _work(arm, family.per_work), stretch) for _, arm, row in shown]
     xs = sorted({x for run in plotted for x in (*run.dur_s, *run.loss)})
+    if len(xs) < 2:
+        return None
     left_out = {row.run_id for arm in family.arms for row in arm.left_out}
     ends = [end for run in plotted for end in run.measured_s or ()] or [x for run in plotted for x in run.others_s]
     low, high = min(ends, default=0.0), max(ends, default=1.0)

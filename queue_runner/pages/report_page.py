@@ -94,7 +94,7 @@ def build(
     plots = iteration_plots.Plots([], []) if result.histories else iteration_plots.plots(evidence)
     history_lines, history_ticks = histories.lines(result.histories)
     courses, n_courses_left = timeline.courses(evidence)
-    bars, bar_ticks = timeline.bars(evidence)
+    bars, bar_ticks = timeline.bars(evidence) if evidence.marks else ([], [])
     submissions, n_submissions_left = provenance.submissions(evidence)
     programs, n_programs_left = provenance.programs(evidence, layout)
     reasons, status = trust.reasons(evidence), trust.status(compared)

@@ -53,7 +53,7 @@ SENSORS = (
     Sensor("job_cpu_share", "CPU, by the run"),
     Sensor("swap_out_bytes_per_s", "written to swap", None, "B/s"),
 )
-"""The lines of a time line; one without samples is left out."""
+"""The lines of a time line; one of fewer than two samples is left out."""
 _OFTEN_ZERO = ("thermal_level", "swap_out_bytes_per_s", "gpu_others_busy_share")
 """Lines that are left out where they are 0 throughout."""
 
@@ -100,14 +100,14 @@ class Bar(Struct, frozen=True):
 
 
 def courses(evidence: RunRecords) -> tuple[list[GroupTimeline], int]:
-    """Return the time lines of the newest submissions, and how many were left out."""
+    """Return the time lines of the newest submissions, and how many were left out. One run without samples has none:
+    its time stands in the table."""
     colours = _colours(evidence)
     timed = [row for row in evidence.runs if (_end(row) or 0) > _start(row)]
     by_group = by_key(sorted(timed, key=_start), lambda row: row.group_id)
     newest = sorted(by_group, key=lambda group: -_start(by_group[group][-1]))
-    return [_course(group, by_group[group], evidence, colours) for group in newest[:MOST_LINES]], len(
-        newest[MOST_LINES:]
-    )
+    drawn = [_course(group, by_group[group], evidence, colours) for group in newest[:MOST_LINES]]
+    return [course for course in drawn if course.lines or len(course.blocks) > 1], len(newest[MOST_LINES:])
 
 
 def _colours(evidence: RunRecords) -> dict[int, tuple[str, Arm]]:
@@ -139,7 +139,7 @@ def _course(
     lines = [line for sensor in SENSORS if (line := _line(sensor, samples, begin, end)) is not None]
     blocks = [_block(row, *colours[row.run_id], begin, end, evidence) for row in rows]
     drawn = "each line is drawn from its lowest to its highest value, or from 0 to 100 %"
-    notes = [drawn if lines else "no samples of the machine are stored of these runs"]
+    notes = [drawn if lines else "too few samples of the machine are stored of these runs"]
     if any(block.kind.endswith(" out") for block in blocks):
         notes.append("pale: runs that are left out")
     if any(len(_of(sensor, samples)) > MOST_POINTS for sensor in SENSORS):
@@ -183,7 +183,7 @@ def _of(sensor: Sensor, samples: Iterable[SensorSample]) -> list[tuple[float, fl
 
 def _line(sensor: Sensor, samples: Sequence[SensorSample], begin: float, end: float) -> SensorLine | None:
     points = [(at, value) for at, value in _of(sensor, samples) if begin <= at <= end]
-    if not points or (sensor.key in _OFTEN_ZERO and not any(value for _, value in points)):
+    if len(points) < 2 or (sensor.key in _OFTEN_ZERO and not any(value for _, value in points)):
         return None
     values = [value for _, value in points]
     low, high = sensor.ends or (min(values), max(values))

@@ -323,7 +323,7 @@ def job(layout: Layout, text: str) -> JobPage:
         plots = iteration_plots.plots(records) if is_done else iteration_plots.Plots([], [])
     bars, bar_ticks = timeline.bars(records) if records.marks else ([], [])
     bars = [replace(bar, invalid=[], caveats=[]) for bar in bars]  # the page has them above
-    courses = [course for course in timeline.courses(records)[0] if course.lines]  # else it says what the bar says
+    courses, _ = timeline.courses(records)
     runs = [other for other in runs if other.job_id == run.job_id]
     may_retry = _may_retry(run, runs, details)
     facts = [(name, value) for name, value in show_text.facts(details) if name not in _ABOVE]

@@ -21,7 +21,7 @@ from queue_runner.pages.run_records import RunRecords, gather, of_run
 from queue_runner.reports import run
 from queue_runner.reports._common.report_options import read_options
 from queue_runner.store import read
-from tests.pages.pages_fixture import BEGUN_AT, evening
+from tests.pages.pages_fixture import BEGUN_AT, evening, page_of
 from tests.reports.report_fixture import Store
 
 pytestmark = pytest.mark.fast
@@ -414,3 +414,19 @@ def test_the_time_line_of_one_run_is_not_called_that_of_its_submission(store: St
     assert course.title == "run 1.1"
     ((course,), _) = timeline.courses(evidence_of(store))
     assert course.title == "runs of g1"
+
+
+def test_one_value_needs_no_chart(store: Store) -> None:
+    """It stands in the table; a chart of it was an axis around a point."""
+    run_id = store.run("cpu", False, 0.1, ended_at=BEGUN_AT + 30)
+    store.iterations(run_id, [0.1], losses=[2.0])
+    store.courses(run_id, BEGUN_AT, (), [{"others_cpu_share": 0.4}])
+    evidence = evidence_of(store)
+    (family,) = evidence.families
+    assert dots.chart(family, {}) is None
+    assert plots_of(store).families == []
+    assert timeline.courses(evidence) == ([], 0)
+    store.iterations(run_id, [0.1], first=1, losses=[2.0])
+    store.run("cpu", False, 0.11)
+    assert dots.chart(evidence_of(store).families[0], {}) and plots_of(store).families
+    assert "Phases of" not in page_of(store), "no run reported any"
