@@ -107,6 +107,7 @@ def build(
     if failures and evidence.compared and not any(row.outcome == Outcome.SUCCEEDED for row in evidence.runs):
         reasons, answers, behind, tables = [], [], [], []  # they have no number
         notes = [note for note in notes if not _MARK.match(note)]
+    open_notes = [note for note in notes if evidence.compared and not isinstance(note, Finding)]  # as in a terminal
     made = time.strftime("%Y-%m-%d %H:%M", time.localtime(now))
     labels = {row.run: arm.label for arm in compared[0].arms for row in arm.runs} if len(compared) == 1 else {}
     values = {"layout": more.pop("layout_name", "base.html.j2"), **more}
@@ -118,7 +119,7 @@ def build(
         title=headline(name, evidence.families if evidence.compared else []),
         made=made,
         labels=labels,
-        asked=[_asked(family) for family in compared],
+        asked=[_asked(family) for family in compared if family.pairs or len(compared) == 1],
         ran=_ran(evidence),
         all_open=bool(evidence.runs) and not any(row.state == State.DONE for row in evidence.runs),
         reasons=reasons,
@@ -131,7 +132,10 @@ def build(
         most_rows=MOST_ROWS,
         tables=tables,
         caveats=[(note[0], note) for note in notes if _MARK.match(note)],
-        notes=[note for note in notes if not (_MARK.match(note) or (is_here and _WHY.search(note)))],
+        open_notes=open_notes,
+        notes=[
+            note for note in notes if not (note in open_notes or _MARK.match(note) or (is_here and _WHY.search(note)))
+        ],
         charts=[(arm_tables.caption(family) if len(compared) > 1 else "", *drawn) for family, *drawn in charts],
         plots=plots,
         histories=history_lines,
@@ -153,7 +157,8 @@ def build(
 
 def headline(name: str, families: Sequence[Family]) -> str:
     """Return the question of the page; the name of a report that compares several families or none."""
-    compared = [family for family in families if len(family.arms) > 1]
+    several = [family for family in families if len(family.arms) > 1]
+    compared = [family for family in several if family.pairs] or several
     if len(compared) != 1:
         if name == reports.DEFAULT:
             return arm_tables.caption(families[0]) if len(families) == 1 else "Comparisons"

@@ -137,6 +137,28 @@ def test_a_page_of_unrelated_questions_begins_with_that_nothing_was_compared(tmp
     assert 0 < page.index("nothing was compared") < page.index("drifted") and page.count("nothing was compared") == 1
 
 
+def test_what_a_page_of_several_questions_lacks_stands_near_its_answer(tmp_path: Path) -> None:
+    """A crash and a time limit hid an older answer; its note was in a fold, and both stood above the answer that was
+    there."""
+    store = Store(tmp_path / "home")
+    for group, config in enumerate(("oldest", "older"), 1):
+        for k in range(8):
+            store.run(
+                "cpu" if k % 2 else "mps",
+                False,
+                0.1 * (1 + k % 2 + k / 1000),
+                config=config,
+                group=group,
+                ended_at=1e9 + group,
+            )
+    for group in (3, 4, 5):
+        store.run("cpu", median_s=None, outcome="LOST", workload=f"crash{group}", group=group, ended_at=1e9 + group)
+    text = " ".join(Seen(page_of(store)).text.split())
+    top = text[: text.index("believed")]
+    assert "Which is faster" in top and "mps eager is" in top and "mpsq report g1 for one" in top
+    assert "tiny" not in top and text.count("older submission not shown") == 1
+
+
 def test_the_answers_of_two_comparisons_weigh_the_same(store: Store) -> None:
     """That of table A was large, and that of table B small."""
     assert page_of(store).count('<p class="first">') == 1
