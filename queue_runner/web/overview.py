@@ -29,10 +29,12 @@ MOST_EARLIER = 5
 MOST_SENTENCES = 3
 MOST_RUNS = 400
 """Runs of a submission beyond which its answer is on its own page alone: it takes a second, at each end of a run."""
+MOST_RUNS_EARLIER = 60
+"""The same for an earlier question: the first look at the page computes several."""
 
 
-class NewestAnswer(Struct, frozen=True):
-    """The answer so far to the question that was measured last: how far it is decided, and the report's sentences."""
+class AnswerSoFar(Struct, frozen=True):
+    """The answer so far to a question: how far it is decided, and the report's sentences."""
 
     group: int
     progress: GroupProgress
@@ -42,13 +44,18 @@ class NewestAnswer(Struct, frozen=True):
     left_out: int
     next_steps: Sequence[str] = ()
 
+    @property
+    def verdict(self) -> str:
+        """The first sentence, or that there is none yet."""
+        return "undecided" if self.status is not None and self.status.undecided else next(iter(self.sentences), "")
+
 
 class Overview(Struct, frozen=True):
-    """The newest answer, the questions before it with their titles, the runs that failed or are not valid, which of
+    """The newest answer, the answers to the questions before it, the runs that failed or are not valid, which of
     them are `retried`, and why nothing starts before a user acts."""
 
-    answer: NewestAnswer | None
-    earlier: Sequence[tuple[int, str]]
+    answer: AnswerSoFar | None
+    earlier: Sequence[AnswerSoFar]
     failed: Sequence[RunView]
     retried: Set[int]
     obstacles: Sequence[str]
@@ -59,7 +66,7 @@ class OverviewReader:
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
-        self._newest: tuple[object, NewestAnswer | None] = (None, None)
+        self._answers: dict[int, tuple[object, AnswerSoFar]] = {}
 
     def read(self, patience_s: float) -> Overview:
         """Return the overview. A locked database is waited for `patience_s` seconds. Raises: MpsqError (store)."""
@@ -68,17 +75,22 @@ class OverviewReader:
             waiting = read.count_waiting(connection)
             obstacles = queue_state.obstacles(self._layout, connection) if waiting else []
             questions = group_summary.newest_questions(connection, 1 + MOST_EARLIER)
-            answer = self._answer(connection, questions[0][0]) if questions else None
-            return Overview(answer, questions[1:], failed, run_view.retried(connection, failed), obstacles)
+            answers = [self._answer(connection, group, n) for n, (group, _) in enumerate(questions)]
+            self._answers = {answer.group: self._answers[answer.group] for answer in answers}
+            retried = run_view.retried(connection, failed)
+            return Overview(answers[0] if answers else None, answers[1:], failed, retried, obstacles)
 
-    def _answer(self, connection: sqlite3.Connection, group: int) -> NewestAnswer | None:
-        version = (group, group_summary.version(connection, group))
-        if self._newest[0] != version:
-            self._newest = (version, _computed(connection, group))
-        return self._newest[1]
+    def _answer(self, connection: sqlite3.Connection, group: int, n_newer: int) -> AnswerSoFar:
+        most_runs = MOST_RUNS_EARLIER if n_newer else MOST_RUNS
+        version = (most_runs, group_summary.version(connection, group))
+        known, answer = self._answers.get(group, (None, None))
+        if answer is None or known != version:
+            answer = _computed(connection, group, most_runs)
+            self._answers[group] = version, answer
+        return answer
 
 
-def _computed(connection: sqlite3.Connection, group: int) -> NewestAnswer:
+def _computed(connection: sqlite3.Connection, group: int, most_runs: int) -> AnswerSoFar:
     from queue_runner import reports  # the statistics are 4 MB: loaded when they are used
     from queue_runner.monitor.answers.run_query import Options
     from queue_runner.pages import trust
@@ -86,12 +98,12 @@ def _computed(connection: sqlite3.Connection, group: int) -> NewestAnswer:
     selector = Selector(f"g{group}", group=group)
     workloads, unended = group_summary.workloads(connection, group)
     progress = group_summary.progress(connection, [group])[group]
-    if progress.runs > MOST_RUNS:
-        return NewestAnswer(group, progress, unended, None, [f"{units.counted(progress.runs, 'run')}: see its page"], 0)
+    if progress.runs > most_runs:
+        return AnswerSoFar(group, progress, unended, None, [f"{units.counted(progress.runs, 'run')}: see its page"], 0)
     result = reports.run(reports.suited(workloads, reports.DEFAULT), connection, Options(selectors=(selector,)))
     status = trust.status(result.families)
     answers = trust.below(status, result.lines) or result.lines[:1]
-    return NewestAnswer(
+    return AnswerSoFar(
         group,
         progress,
         unended,

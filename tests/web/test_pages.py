@@ -617,6 +617,19 @@ def test_the_first_page_names_the_questions_before_the_newest(queue: Layout, bro
     assert 'href="/group/1"' in answer and 'id="ended-5.1"' in page and 'id="ended-6.1"' not in page
 
 
+def test_the_questions_before_the_newest_have_their_verdicts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They were commands alone."""
+    store = Store(tmp_path / "home")
+    for group, n_rounds in enumerate((5, 2, 2), 1):
+        for k in range(n_rounds):
+            for device, usual_s in (("cpu", 0.4), ("mps", 0.1)):
+                store.run(device, False, usual_s * (1 + k / 100), group=group, config=f"c{group}", ended_at=1e9 + group)
+    earlier = text_of(Browser(store.layout).get("/")).partition("earlier: ")[2].partition("What went wrong")[0]
+    assert re.search(r"g2\s+test\s+undecided\s+g1\s+test\s+mps eager is [\d.]+ x faster", earlier)
+    monkeypatch.setattr(overview, "MOST_RUNS_EARLIER", 5)
+    assert "10 runs: see its page" in text_of(Browser(store.layout).get("/"))
+
+
 def test_a_report_is_computed_again_only_when_it_may_have_changed(
     queue: Layout, browser: Browser, mpsq: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
