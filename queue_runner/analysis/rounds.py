@@ -446,12 +446,17 @@ def _close_on(machine: str | None, mine: Values, theirs: Values) -> tuple[list[t
 
 def mean_interval(times_s: Sequence[float]) -> tuple[float, float] | None:
     """Return the 95 % interval of the geometric mean of one row's times by the same formula; None for too few runs."""
-    if len(times_s) < intervals.FIRST_LOOK:
+    interval = metric_interval([math.log(time_s) for time_s in times_s])
+    return interval and (math.exp(interval[0]), math.exp(interval[1]))
+
+
+def metric_interval(values: Sequence[float]) -> tuple[float, float] | None:
+    """Return the 95 % interval of the mean of one row's values of a metric; None for too few runs."""
+    if len(values) < intervals.FIRST_LOOK:
         return None
-    logs = [math.log(time_s) for time_s in times_s]
-    estimate = intervals.Estimate(len(logs), fmean(logs), variance(logs), len(logs) - 1)
+    estimate = intervals.Estimate(len(values), fmean(values), variance(values), len(values) - 1)
     half_width = estimate.half_width(1)
-    return math.exp(estimate.mean - half_width), math.exp(estimate.mean + half_width)
+    return estimate.mean - half_width, estimate.mean + half_width
 
 
 def rounding_step(times_s: Sequence[float]) -> float:

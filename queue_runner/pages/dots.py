@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from statistics import fmean
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -15,7 +16,7 @@ from queue_runner.analysis.comparison import Family, Pair
 from queue_runner.analysis.grouping import Arm, last_attempts, taints
 from queue_runner.analysis.intervals import FIRST_LOOK
 from queue_runner.analysis.reported_run import ReportedRun
-from queue_runner.analysis.rounds import Verdict, Word, mean_interval
+from queue_runner.analysis.rounds import Verdict, Word, mean_interval, metric_interval
 from queue_runner.model import Outcome
 from queue_runner.pages.axis import Axis, axis
 from queue_runner.spec import OF_TIME
@@ -25,7 +26,8 @@ COLOURS = 8
 MOST_STRIPS = 40
 """Rows of a chart: more are scrolled, not compared. The table has all."""
 BEYOND = 4.0
-"""Ratio to the farthest mark at which an interval of times is cut: a wide one does not set the axis."""
+"""Ratio to the farthest mark at which an interval of times is cut, and for a metric the multiple of the range of all
+marks: a wide one does not set the axis."""
 _JITTER = (0, -6, 6, -3, 3)
 """Vertical offsets in pixels of neighbouring dots, so that equal runs do not hide each other."""
 _SIGNS = {Word.FASTER: "good", Word.SLOWER: "bad", Word.UNDECIDED: "warn"}
@@ -207,11 +209,14 @@ def chart(family: Family, details: Mapping[int, Sequence[object]]) -> Chart | No
         }
         for arm in arms
     ]
-    intervals = [_interval(arm, what) for arm in arms]
+    intervals = [_interval(arm, what, by_run, family) for arm, by_run in zip(arms, values, strict=True)]
     drawn = [value for by_run in values for value in by_run.values()]
     if len(drawn) < 2:
         return None
     least, most = min(drawn) / BEYOND, max(drawn) * BEYOND
+    if what.scale is None:
+        beyond = BEYOND * (max(drawn) - min(drawn))
+        least, most = min(drawn) - beyond, max(drawn) + beyond
     x_axis = axis([*drawn, *(min(max(end, least), most) for ends in intervals for end in ends[1:])], what.show)
     assert x_axis is not None  # there are values
     strips = [
@@ -222,9 +227,13 @@ def chart(family: Family, details: Mapping[int, Sequence[object]]) -> Chart | No
     return Chart(x_axis, title, strips, [*notes, *_cut_note(strips), *_notes([*arms], values, intervals)])
 
 
-def _interval(arm: Arm, what: Quantity) -> tuple[float, ...]:
+def _interval(arm: Arm, what: Quantity, by_run: Mapping[int, float], family: Family) -> tuple[float, ...]:
     """Return the mean of an arm and, where it has enough runs, the ends of its interval; empty without any."""
-    if what.scale is None or not arm.times or arm.median_s is None:
+    if what.scale is None:
+        values = [by_run[row.run_id] for row in arm.used if row.run_id in by_run]
+        ends = metric_interval(values) if not family.metrics.get(family.by) else None  # else its runs are not a sample
+        return (fmean(values), *(ends or ())) if values else ()
+    if not arm.times or arm.median_s is None:
         return ()
     scale = what.scale(arm)
     return tuple(value / scale for value in (arm.median_s, *(mean_interval(arm.times) or ())))
@@ -267,7 +276,9 @@ def _about(arm: Arm, interval: Sequence[float], what: Quantity) -> str:
 def _notes(
     arms: Sequence[Arm], values: Sequence[Mapping[int, float]], intervals: Sequence[Sequence[float]]
 ) -> Iterable[str]:
-    few = [arm.label for arm, ends in zip(arms, intervals, strict=True) if len(ends) == 1]
+    few = [
+        arm.label for arm, ends in zip(arms, intervals, strict=True) if len(ends) == 1 and len(arm.used) < FIRST_LOOK
+    ]
     if few:
         which = "each row" if len(few) == len(arms) else f"{', '.join(few[:4])}{' …' * (len(few) > 4)}"
         yield f"no interval before {FIRST_LOOK} valid runs: {which}"

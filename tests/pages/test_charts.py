@@ -420,6 +420,21 @@ def test_the_time_line_of_one_run_is_not_called_that_of_its_submission(store: St
     assert course.title == "runs of g1"
 
 
+def test_the_runs_of_a_metric_have_a_mean_and_an_interval(store: Store) -> None:
+    """Only those of the time had both."""
+    for k in range(4):
+        for device in ("cpu", "mps"):
+            run_id = store.run(device, False, 0.1)
+            store.metric(run_id, "score", -2.0 + k / 100 + (device == "mps"))
+    store.db.execute("UPDATE jobs SET spec_json = json_set(spec_json, '$.seed_by_round', 1)")
+    (family,) = evidence_of(store, by="score").families
+    chart = dots.chart(family, {})
+    assert chart is not None
+    for strip, mean in zip(chart.strips, (-1.985, -0.985), strict=True):
+        assert strip.low is not None and strip.high is not None and strip.middle == chart.axis.at(mean)
+        assert strip.low < min(dot.x for dot in strip.dots) < max(dot.x for dot in strip.dots) < strip.high
+
+
 def test_one_value_needs_no_chart(store: Store) -> None:
     """It stands in the table; a chart of it was an axis around a point."""
     run_id = store.run("cpu", False, 0.1, ended_at=BEGUN_AT + 30)
