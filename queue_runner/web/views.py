@@ -329,6 +329,8 @@ def job(layout: Layout, text: str) -> JobPage:
     facts = [(name, value) for name, value in show_text.facts(details) if name not in _ABOVE]
     only_log = run.state == State.DONE and why.next_step.startswith("mpsq logs") and ";" not in why.next_step
     again_ = again(run, run.job_id) if only_log else None
+    steps = [step for step in why.next_step.split("; ") if not step.startswith(f"mpsq logs {run.run} ")]
+    why = replace(why, next_step="; ".join(steps))  # the page leads to its log
     return JobPage(details, facts, run, why, runs, bars, bar_ticks, courses, running, plots, may_retry, again_)
 
 
