@@ -214,27 +214,48 @@ def test_the_charts_of_a_submission_get_the_rounds_that_arrive(queue: Queue, bro
         assert plot.get_by_role("button", name="logarithmic").get_attribute("aria-pressed") == "true"
 
 
+MADE = "<!doctype html><p id='lost' hidden></p><main data-refresh='1'>{}</main><script src='{}'></script>"
+"""A page of mpsq web that is made up, since which part of a real one moves is chance."""
+
+
+def made_page(page: Page, server: Server, first: str, second: str) -> None:
+    """Open a page whose body is `first`; after the next change of the queue it is `second`."""
+    page.goto(server.address)
+    page.wait_for_url(f"{server.base}/")
+    script = page.locator("script[src*='web.js']").get_attribute("src") or ""
+
+    def answer(route: Route) -> None:
+        asked_again = route.request.resource_type == "fetch"
+        route.fulfill(content_type="text/html", body=MADE.format(second if asked_again else first, script))
+
+    page.route("**/made", answer)
+    page.goto(f"{server.base}/made")
+
+
 def test_an_update_that_moves_what_has_the_focus_keeps_it(home: Path, browser: Browser) -> None:
-    """It was moved before its new neighbour, and lost the focus; a made page, since which part moves is chance."""
+    """It was moved before its new neighbour, and lost the focus."""
     layout = full_queue(home)
     first, second = "<p>one</p><p>two</p><button id='b'>b</button>", "<button id='b'>b</button><p>one</p><p>new</p>"
-    page_of = "<!doctype html><p id='lost' hidden></p><main data-refresh='1'>{}</main><script src='{}'></script>"
     with served(home) as server, quiet(browser, server) as page:
-        page.goto(server.address)
-        page.wait_for_url(f"{server.base}/")
-        script = page.locator("script[src*='web.js']").get_attribute("src") or ""
-
-        def answer(route: Route) -> None:
-            asked_again = route.request.resource_type == "fetch"
-            route.fulfill(content_type="text/html", body=page_of.format(second if asked_again else first, script))
-
-        page.route("**/made", answer)
-        page.goto(f"{server.base}/made")
+        made_page(page, server, first, second)
         page.locator("#b").focus()
         end_running_run(layout, Ending(Outcome.SUCCEEDED, 0))
         page.get_by_text("new").wait_for(timeout=30_000)
         assert page.evaluate("document.activeElement.id") == "b"
         assert page.locator("main").inner_html() == second.replace("'", '"')
+
+
+@pytest.mark.parametrize("second", ["<p>new</p><p>one</p><p>two</p><p>three</p>", "<p>two</p><p>new</p>"])
+def test_selected_text_that_does_not_change_stays_selected(home: Path, browser: Browser, second: str) -> None:
+    """A sentence before it made every later paragraph that of its neighbour."""
+    layout = full_queue(home)
+    with served(home) as server, quiet(browser, server) as page:
+        made_page(page, server, "<p>one</p><p>two</p><p>three</p>", second)
+        page.evaluate("getSelection().selectAllChildren(document.querySelectorAll('main p')[1])")
+        end_running_run(layout, Ending(Outcome.SUCCEEDED, 0))
+        page.get_by_text("new").wait_for(timeout=30_000)
+        assert page.evaluate("getSelection().toString()") == "two"
+        assert page.locator("main").inner_html() == second
 
 
 def test_an_open_cancel_never_becomes_that_of_the_next_run(home: Path, browser: Browser) -> None:

@@ -38,6 +38,8 @@
     const ids = new Set([...fresh.children].map((child) => child.id));
     for (const child of [...old.children]) if (child.id && !ids.has(child.id)) child.remove();
     let at = old.firstChild;
+    // a selection in a child that stays as it is: it does not become that of its neighbour
+    const chosen = [...old.childNodes].find((child) => !child.id && holds(child));
     const rest = [...fresh.childNodes];
     for (const made of [...rest]) {
       // blanks, and what no later node can be, go first: else everything behind them would be made anew
@@ -46,6 +48,10 @@
         const next = at.nextSibling;
         at.remove();
         at = next;
+      }
+      if (chosen && chosen.parentNode === old && at && (at === chosen || at.compareDocumentPosition(chosen) & Node.DOCUMENT_POSITION_FOLLOWING)) {
+        if (chosen.isEqualNode(made)) while (at !== chosen) { const next = at.nextSibling; if (!at.id) at.remove(); at = next; }
+        else if (at === chosen && rest.some((other) => other.isEqualNode(chosen))) { rest.shift(); old.insertBefore(made, at); continue; }
       }
       rest.shift();
       const same = made.id ? [...old.children].find((child) => child.id === made.id)
