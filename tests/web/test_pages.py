@@ -517,6 +517,8 @@ def test_the_page_of_an_open_submission_says_why_it_waits_or_runs(queue: Layout,
         return page[page.index("<h1>") : page.index("<details")]
 
     assert 'href="/job/4.1"' in opening(1) and "is running" in text_of(opening(1))
+    assert '<div class="quiet"><p><a href="/job/4.1"' in opening(1), "a second box stood above the answer"
+    assert '<div class="box"><p><a href="/job/5.1"' in opening(2)
     assert 'href="/job/5.1"' in opening(2) and "mpsq worker" in text_of(opening(2))
     assert "no run has ended" not in browser.get("/group/2") and "no verdict" not in browser.get("/group/2")
     assert not any("mpsq status" in browser.get(page) for page in ("/", "/group/1", "/group/2", "/job/5"))
