@@ -28,14 +28,18 @@ LONG = "MPSQ_CAMPAIGN" in os.environ
 each = pytest.mark.skipif(not LONG, reason="one by one in make campaign")
 TESTS_OF = {"mcp": "mcp_server"}
 """Where the folder of tests has another name: some tests put tests/ on sys.path, and the SDK's package is mcp."""
-SUITES = ["tests"] if LONG else [f"tests/{name}" for name in ("cli", "control", "monitor", "reports", "root", "submit")]
+OF_THE_WHOLE = ("tests/project", "tests/faults")
+"""Tests of the whole checkout: documents name what each package does, and bugs are planted in them."""
+SUITES = [f"tests/{name}" for name in ("cli", "control", "monitor", "reports", "root", "submit")]
+if LONG:
+    SUITES = ["tests", *(f"--ignore={folder}" for folder in OF_THE_WHOLE)]
 """Whose fast tests run without the packages: of what looks them up in the registry. That nothing else of the core
 imports them, test_layers reads in the code; `make campaign` runs all."""
 
 
 def copy_without(packages: list[str], folder: Path) -> dict[str, str]:
     """Copy the checkout without these packages and their tests. Return the environment for programs in the copy."""
-    for name in ("queue_runner", "jobs", "migrations", "tests", "docs", "changelog.d"):
+    for name in ("queue_runner", "mpsq", "jobs", "migrations", "tests", "docs", "examples", "changelog.d"):
         shutil.copytree(ROOT / name, folder / name, symlinks=True)  # with what is compiled, which knows its source
     (folder / "var").mkdir()
     shutil.copy2(ROOT / "var" / "README.md", folder / "var" / "README.md")
