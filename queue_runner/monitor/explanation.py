@@ -82,6 +82,8 @@ def explain(run: RunView, context: RunContext) -> Why:
     if context.retried:
         sentence += f"; it was retried as run {context.retried}"
         step = f"mpsq why {context.retried}" if "mpsq retry" in step else step
+    elif step == _LOGS and not run.spec.merged:
+        step += _AFTER_A_FIX
     if context.undecided and state is State.DONE:
         sentence += f"; {context.undecided}"
     step = step.format(run=run.run, job=run.job_id, group=run.group_id, more_time=with_more_time(run))
@@ -171,6 +173,7 @@ def _search_meaning(run: RunView, sentence: str, step: str) -> tuple[str, str]:
 
 
 _LOGS = "mpsq logs {run} shows what it wrote"
+_AFTER_A_FIX = "; after a fix, mpsq report missing g{group} --submit runs it with the code as it is then"
 _ENDED = {
     Outcome.SUCCEEDED: ("it succeeded{ran}", "mpsq report g{group} shows its numbers"),
     Outcome.FAILED: ("it failed with exit code {run.exit_code}{ran}{reason}", _LOGS),

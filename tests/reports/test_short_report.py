@@ -475,13 +475,19 @@ def test_a_deleted_submission_names_no_refused_command(store: Store) -> None:
     assert "next: submit the" in text
 
 
-def test_a_row_that_always_failed_is_not_run_again_but_explained(store: Store) -> None:
-    """The command that runs it again was offered although a crash, or a wrong --parser, stays."""
+def test_a_row_that_always_failed_leads_to_its_log_before_it_runs_again(store: Store) -> None:
+    """The command that runs it again was offered although a crash stays; then only one that led to the next command."""
     for _ in range(2):
         store.run("cpu", median_s=None, outcome="FAILED", exit_code=1, reason="boom")
-        store.run("mps", median_s=None, taints={"unobserved": ("invalid", "it reported no iteration")})
+    (last,) = (line for line in short(store, selectors=["g1"]) if line.startswith("next: "))
+    assert last.startswith("next: mpsq logs 1.2; mpsq report missing g1 --submit")
+
+
+def test_a_row_without_iterations_leads_to_its_log_alone(store: Store) -> None:
+    """Such as with a wrong --parser: today's code would report none either."""
+    store.run("mps", median_s=None, taints={"unobserved": ("invalid", "it reported no iteration")})
     text = "\n".join(short(store, selectors=["g1"]))
-    assert "next: mpsq why 2.2" in text and "missing" not in text
+    assert "next: mpsq logs 1.1" in text and "missing" not in text
 
 
 def test_the_command_that_runs_again_names_every_submission(store: Store) -> None:

@@ -87,16 +87,19 @@ class CaveatMarks:
             groups = sorted({row.group_id or 0 for row in runs if row.kind != "import" and not row.merged})
             if not included and (groups := missing_runs.lacking(self._connection, groups)):
                 late = [row for row in runs if row.outcome == Outcome.TIMED_OUT and row.group_id in groups]
+                again = f"mpsq report missing {' '.join(f'g{group}' for group in groups)} --submit"
                 if timeout_s := read.longest_timeout_s(self._connection, [row.job_id for row in late]):
-                    what = "to give those that timed out more time"
                     of_late = [group for group in groups if any(row.group_id == group for row in late)]
                     command = more_time(" ".join(f"g{group}" for group in of_late), timeout_s)
+                    yield NextStep(f"to give those that timed out more time: {command}", command)
                 elif all(row.spec_hash not in work and self._fails_again(row) for row in runs):
-                    what, command = "why", f"mpsq why {runs[-1].run}"
+                    failed = [row for row in runs if row.outcome == Outcome.FAILED]
+                    log = f"mpsq logs {(failed or runs)[-1].run}"
+                    yield NextStep(f"why: {log}", log)
+                    if failed:
+                        yield NextStep(f"to run them again after a fix, with the code as it is then: {again}", again)
                 else:
-                    which = "".join(f" g{group}" for group in groups)
-                    what, command = "to run them again", f"mpsq report missing{which} --submit"
-                yield NextStep(f"{what}: {command}", command)
+                    yield NextStep(f"to run them again: {again}", again)
 
     def _fails_again(self, row: ReportedRun) -> bool:
         """Return whether another run of the same would most likely end like this one."""
