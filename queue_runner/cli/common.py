@@ -75,9 +75,11 @@ def hint(text: str) -> None:
 
 
 def confirmed(question: str, yes: bool) -> bool:
-    """Ask on a terminal, unless `yes`; a pipe is not asked, since nobody would answer."""
-    if yes or not sys.stdin.isatty():
+    """Ask on a terminal, unless `yes`. Raises: UsageError in a pipe without it, since nobody would answer."""
+    if yes:
         return True
+    if not sys.stdin.isatty():
+        raise UsageError(f"there is no terminal to ask on: {question}", "--yes answers yes")
     return bool(typer.confirm(question, default=False, err=True))
 
 

@@ -89,19 +89,27 @@ def test_results_are_deleted_after_a_yes(mpsq: Cli, answers: list[bool]) -> None
     assert "with all results" in mpsq.ok("delete", "1", "--results", "--yes").out
 
 
-def test_gc_asks_on_a_terminal_and_not_in_a_pipe(
-    mpsq: Cli, answers: list[bool], home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_terminal_nothing_is_removed_unless_yes_is_given(mpsq: Cli, home: Path) -> None:
+    """In a pipe both commands removed at once what they ask about on a terminal."""
+    stray = home / "runs" / "99.1"
+    stray.mkdir(parents=True)
+    os.utime(stray, (0, 0))
+    for words in (["gc"], ["delete", "1", "--results"]):
+        refused = mpsq(*words)
+        assert refused.code == 2 and "no terminal" in refused.err and "--yes" in refused.err
+    assert mpsq.ok("show", "1").out and stray.exists()
+    for words in (["gc"], ["delete", "1", "--results"]):
+        mpsq.ok(*words, "--yes")
+    assert not stray.exists() and mpsq("show", "1").code != 0
+
+
+def test_gc_asks_on_a_terminal(mpsq: Cli, answers: list[bool], home: Path) -> None:
     stray = home / "runs" / "99.1"
     stray.mkdir(parents=True)
     os.utime(stray, (0, 0))
     answers += [False, True]
     refused = mpsq("gc")
     assert refused.code == 1 and "nothing was removed" in refused.err and stray.exists()
-    assert "freed" in mpsq.ok("gc").out and not stray.exists()
-    stray.mkdir()
-    os.utime(stray, (0, 0))
-    monkeypatch.setattr(sys.stdin, "isatty", lambda: False, raising=False)
     assert "freed" in mpsq.ok("gc").out and not stray.exists()
 
 

@@ -68,7 +68,7 @@ def test_what_frees_space_works_on_a_full_disk(
         fill(small_disk)
         assert "deleted" in mpsq.ok("delete", "1").out
         fill(small_disk)
-        assert "run" in mpsq.ok("gc", "--keep", "last:0").out
+        assert "run" in mpsq.ok("gc", "--yes", "--keep", "last:0").out
         fill(small_disk)
         assert "cancelled" in mpsq.ok("cancel", str(other)).out.lower()
         assert not layout.reserve.exists()

@@ -85,7 +85,7 @@ def test_delete_hides_a_job_and_keeps_its_numbers(mpsq: Cli, queue: Layout) -> N
 
 def test_delete_with_results_leaves_no_row(mpsq: Cli, queue: Layout) -> None:
     query(queue, "INSERT INTO dependencies VALUES (3, 2, 'any')")  # of a job that has ended
-    mpsq.ok("delete", "1", "2", "--results")
+    mpsq.ok("delete", "1", "2", "--results", "--yes")
     tables = {name for (name,) in query(queue, "SELECT name FROM sqlite_master WHERE type = 'table'")}
     alive = {id for (id,) in query(queue, "SELECT id FROM runs")}
     assert len(alive) == 4
@@ -110,7 +110,7 @@ def test_delete_with_results_leaves_no_row(mpsq: Cli, queue: Layout) -> None:
         (("77",), "there is no job 77", "mpsq list"),
         (("x",), 'no job is named "x"', "@last"),
         (("@x",), '"@x" does not name a job', "@last"),
-        (("2", "--results"), "job 5 still needs the result of job 2", "mpsq cancel 5"),
+        (("2", "--results", "--yes"), "job 5 still needs the result of job 2", "mpsq cancel 5"),
         (("3",), "run 6.1 resumes from the checkpoint of run 3.1", "mpsq cancel 6"),
     ],
 )
@@ -302,8 +302,8 @@ def test_one_gc_at_a_time(mpsq: Cli, queue: Layout) -> None:
     lock = locks.try_lock(queue.home / "gc.lock")
     assert lock is not None
     with lock:
-        assert "another mpsq gc" in mpsq("gc").err
-    mpsq.ok("gc")
+        assert "another mpsq gc" in mpsq("gc", "--yes").err
+    mpsq.ok("gc", "--yes")
 
 
 def test_dry_run_touches_nothing(mpsq: Cli, queue: Layout) -> None:
@@ -311,8 +311,8 @@ def test_dry_run_touches_nothing(mpsq: Cli, queue: Layout) -> None:
     ran = mpsq.ok("gc", "--keep", "last:0", "--dry-run")
     assert "would be freed" in ran.out and max(map(len, ran.out.splitlines())) <= 80
     assert sorted(str(path) for path in queue.home.rglob("*") if path.suffix not in (".db-wal", ".db-shm")) == before
-    assert "freed" in mpsq.ok("gc", "--keep", "last:0").out
-    assert "0 B freed" in mpsq.ok("gc", "--keep", "last:0").out
+    assert "freed" in mpsq.ok("gc", "--yes", "--keep", "last:0").out
+    assert "0 B freed" in mpsq.ok("gc", "--yes", "--keep", "last:0").out
     assert "was removed" in mpsq("logs", "2").err
 
 
@@ -354,7 +354,7 @@ def test_what_a_job_put_in_a_logs_place_is_left_alone(tmp_path: Path) -> None:
 
 def test_ending_of_the_running_job_makes_it_deletable(mpsq: Cli, queue: Layout) -> None:
     end_running_run(queue, Ending(Outcome.SUCCEEDED, 0))
-    mpsq.ok("delete", "g1", "--results")
+    mpsq.ok("delete", "g1", "--results", "--yes")
     assert query(queue, "SELECT id FROM groups") == [(2,)]
     engine = open_engine(queue.db)
     with writing(engine) as connection:

@@ -29,7 +29,7 @@ def test_a_night_keeps_the_faster_candidate_and_goes_on_after_others(queue: Queu
     faster = repository.mpsq("contest", "try", "night", "fast", "--label", "no sleep")
     assert faster.code == 0 and faster.json["speedup"]["low"] > 1, faster.text
     status = subprocess.run([*MPSQ, "status"], capture_output=True, text=True, check=True).stdout
-    refused = repository.mpsq("delete", "g3", "--results")
+    refused = repository.mpsq("delete", "g3", "--results", "--yes")
     assert refused.code == 2 and "g3 counts" in refused.text and "contest night" in refused.text
     assert "night: 2 of 3" in status and "1 kept, about" in status
     worse = repository.mpsq("contest", "try", "night", "worse")

@@ -270,7 +270,7 @@ def test_gc_finds_what_a_killed_maker_left(home: Path, capsys: pytest.CaptureFix
     for name, age_s in (("half", 7200.0), ("young", 0.0)):
         (home / "envs" / name).mkdir()
         os.utime(home / "envs" / name, (time.time() - age_s,) * 2)
-    Cli(capsys).ok("gc")
+    Cli(capsys).ok("gc", "--yes")
     assert sorted(path.name for path in (home / "envs").glob("[!.]*")) == ["new", "old", "young"]
 
 

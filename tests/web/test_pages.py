@@ -796,7 +796,7 @@ def test_results_that_are_deleted_leave_every_saved_page(queue: Layout, mpsq: Cl
     """The job takes its events with it, and the newest one was another's."""
     with read.reading(queue.db) as connection:
         before = queue_state.history(connection), group_summary.version(connection, 1)
-    mpsq.ok("delete", "2", "--results")
+    mpsq.ok("delete", "2", "--results", "--yes")
     with read.reading(queue.db) as connection:
         after = queue_state.history(connection), group_summary.version(connection, 1)
     assert before[0] != after[0] and before[1] != after[1]

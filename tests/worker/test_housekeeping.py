@@ -148,25 +148,25 @@ def test_a_full_disk_is_no_reason_to_stop(queue: Queue) -> None:
 def test_a_delete_that_is_killed_between_database_and_files(queue: Queue, results: bool) -> None:
     queue.submit("true")
     assert queue.worker("", "--until-idle").wait() == 0
-    deleting = queue.command("delete", "1", *(["--results"] if results else []), stop_at="delete.committed")
+    deleting = queue.command("delete", "1", *(["--results"] if results else []), "--yes", stop_at="delete.committed")
     os.kill(queue.stopped("delete.committed"), signal.SIGKILL)
     deleting.wait()
     folder = queue.layout.run_dir("1.1")
     assert folder.exists() and bool(queue.rows()) is not results
     os.utime(folder, (1, 1))
-    assert run("gc").returncode == 0
+    assert run("gc", "--yes").returncode == 0
     assert not folder.exists()
 
 
 def test_a_gc_that_is_killed_with_the_trash_in_hand(queue: Queue) -> None:
     queue.submit("echo hello")
     assert queue.worker("", "--until-idle").wait() == 0
-    collecting = queue.command("gc", "--keep", "last:0", stop_at="gc.aside")
+    collecting = queue.command("gc", "--keep", "last:0", "--yes", stop_at="gc.aside")
     os.kill(queue.stopped("gc.aside"), signal.SIGKILL)
     collecting.wait()
     assert names(queue.layout.run_dir("1.1")) == ["spec.json", "warden", "warden.lock"]
     assert list(queue.layout.runs.glob(".trash-*")) and "gc" in queue.verbs(1)
-    assert "interrupted removal" in run("gc").stdout
+    assert "interrupted removal" in run("gc", "--yes").stdout
     assert names(queue.layout.runs) == ["1.1"]
 
 
@@ -174,18 +174,18 @@ def test_a_snapshot_that_a_submitter_counts_on_stays(queue: Queue) -> None:
     """It is there already, old, and no job refers to it, when a submitter finds that it need not be copied."""
     submit = ["submit", "nanogpt", "--config", "tiny"]
     assert run(*submit).returncode == 0 and run("cancel", "1").returncode == 0
-    assert run("delete", "1", "--results").returncode == 0
+    assert run("delete", "1", "--results", "--yes").returncode == 0
     (snapshot,) = queue.layout.snapshots.iterdir()
     os.utime(snapshot, (1, 1))
     assert f"snapshot  {snapshot.name[:12]}" in run("gc", "--dry-run").stdout
     submitter = queue.command(*submit, stop_at="submit.planned")
     pid = queue.stopped("submit.planned")
-    ran = run("gc")
+    ran = run("gc", "--yes")
     assert ran.returncode == 1 and "mpsq submit" in ran.stderr
     os.kill(pid, signal.SIGCONT)
     assert submitter.wait() == 0 and snapshot.is_dir()
     os.utime(snapshot, (1, 1))
-    assert run("gc").stdout == "0 B freed\n" and snapshot.is_dir()
+    assert run("gc", "--yes").stdout == "0 B freed\n" and snapshot.is_dir()
 
 
 def test_a_worker_says_once_that_the_database_is_damaged(queue: Queue) -> None:

@@ -58,7 +58,7 @@ def test_an_environment_goes_with_the_last_run_that_may_need_it(queue: Queue, mp
     (layout.environments / ".partial-x").touch()
     queue.worker()
     until(lambda: [row["state"] for row in queue.rows()] == ["DONE", "DONE", "HELD"], "two ends")
-    mpsq.ok("gc")
+    mpsq.ok("gc", "--yes")
     assert len(job_environments.files(layout)) == 2  # the failed job may be retried, the held one may start
     deletion.delete(layout, [parse_selector("1")], results=False)
     main(["cancel", "3"])
