@@ -53,6 +53,10 @@ class Outcome(StrEnum):
     LOST = "LOST"
 
 
+FAILURES = frozenset(Outcome) - {Outcome.SUCCEEDED, Outcome.CANCELLED, Outcome.SKIPPED}
+"""Outcomes that counts and filters call failed."""
+FAILURES_SQL = f"({', '.join(sorted(repr(outcome.value) for outcome in FAILURES))})"
+
 NOT_FAILED = "succeeded, and this job requires that it fails"
 """The reason of SKIPPED for a run that required another job to fail (:fail)."""
 

@@ -24,7 +24,7 @@ def list_(
     ids: Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help=f"{WHOLE_JOBS}.")] = None,
     state: Annotated[
         str | None,
-        typer.Option(metavar="STATE", help="Only jobs with this state or outcome: queued, running, failed, ..."),
+        typer.Option(metavar="STATE", help="Only jobs with this state or outcome: queued, failed (any failure), ..."),
     ] = None,
     tag: Tags = None,
     limit: Annotated[int, typer.Option(metavar="N", min=1, help="Show only the newest N.")] = LIMIT,

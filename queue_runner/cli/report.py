@@ -82,7 +82,7 @@ def report(
     submit: Annotated[
         bool, typer.Option("--submit", help="For `mpsq report missing`: queue the runs that it lists.")
     ] = False,
-    list_: Annotated[bool, typer.Option("--list", help="List the available reports.")] = False,
+    list_: Annotated[bool, typer.Option("--list", help="List the reports.")] = False,
 ) -> None:
     """Answer a question from the stored runs."""
     from queue_runner import config_file, reports

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from msgspec import Struct
 
 from queue_runner import times, units
-from queue_runner.model import Outcome, Selector, State
+from queue_runner.model import FAILURES_SQL, Outcome, Selector, State
 from queue_runner.monitor.run_view import RunView, last_attempts
 from queue_runner.spec import FIRST_ROUNDS, MOST_ROUNDS
 from queue_runner.store import read
@@ -95,7 +95,7 @@ WITH last AS (
     GROUP BY r.job_id, r.repeat
 ), rounds AS (
     SELECT group_id, min(state = 'DONE' AND outcome NOT IN ('CANCELLED', 'SKIPPED')) AS ended, count(*) AS runs,
-        sum(state = 'DONE' AND outcome NOT IN ('SUCCEEDED', 'CANCELLED', 'SKIPPED')) AS failed
+        sum(state = 'DONE' AND outcome IN {FAILURES_SQL}) AS failed
     FROM last GROUP BY group_id, repeat
 )
 SELECT g.id, g.title, {_CLOSED_WHY}, g.until IS NOT NULL AND g.closed_at IS NULL,

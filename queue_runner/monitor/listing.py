@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import sqlite3
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Any, TypeVar
 
@@ -14,7 +15,7 @@ from msgspec import Struct
 from queue_runner import tables, units
 from queue_runner.analysis.stats import by_key
 from queue_runner.errors import UsageError
-from queue_runner.model import Outcome, Selector, State
+from queue_runner.model import FAILURES, Outcome, Selector, State
 from queue_runner.monitor import run_view
 from queue_runner.monitor.run_view import MARK, JobView, RunLine, RunView
 from queue_runner.spec import command_name
@@ -35,9 +36,9 @@ R = TypeVar("R", bound=RunLine)
 
 class Filter(Struct, frozen=True):
     """Filters of `mpsq list` and of the history of `mpsq web`; None does not filter. `state` is a state or an outcome
-    of the jobs, or of one of their runs with `by_run`. Deleted jobs are shown with `deleted`, then alone, and if one of
-    them is named itself. `before` is the id of a job: only older ones. Each word of `text` must be in the name, the
-    question, the command, the note or the tags."""
+    of the jobs, or of one of their runs with `by_run`; failed stands for every failure. Deleted jobs are shown with
+    `deleted`, then alone, and if one of them is named itself. `before` is the id of a job: only older ones. Each word
+    of `text` must be in the name, the question, the command, the note or the tags."""
 
     selectors: tuple[Selector, ...] = ()
     state: str | None = None
@@ -51,7 +52,13 @@ class Filter(Struct, frozen=True):
     def shows(self, run: RunLine) -> bool:
         """Return whether a run of a matching job matches, too: of a filter only `state` applies to runs."""
         state = State.DONE if run.is_unstored else run.state
-        return self.state is None or self.state.upper() in (state, run.outcome)
+        return self.state is None or self.state.upper() == state or run.outcome in _outcomes(self.state)
+
+
+def _outcomes(word: str) -> Collection[Outcome]:
+    """Return the outcomes that a word of --state stands for; none for a state."""
+    outcome = Outcome.__members__.get(word.upper())
+    return FAILURES if outcome is Outcome.FAILED else () if outcome is None else (outcome,)
 
 
 _ANY_RUN = "EXISTS (SELECT 1 FROM runs r WHERE r.job_id = j.id AND {condition})"
@@ -123,13 +130,15 @@ def _condition(connection: sqlite3.Connection, filter: Filter) -> tuple[str, lis
         values += [spelling for spellings in texts for spelling in spellings]
     if filter.state is not None:
         word = filter.state.upper()
-        if word in Outcome.__members__:
+        if outcomes := _outcomes(word):
             last = "" if filter.by_run else f" AND {_LAST}"
-            term = _ANY_RUN.format(condition=f"r.outcome = ?{last}")
+            term = _ANY_RUN.format(condition=f"r.outcome IN (SELECT value FROM json_each(?)){last}")
+            values.append(json.dumps([*outcomes]))
             if word == Outcome.SUCCEEDED and not filter.by_run:
                 term += f" AND NOT {_ANY_RUN.format(condition=f'r.outcome IS NOT {word!r} AND {_LAST}')}"
         elif word in State.__members__:
             term = _ANY_RUN.format(condition="r.state = ?")
+            values.append(word)
             if not filter.by_run and (first := _GOES_FIRST.get(State(word))):
                 term += f" AND NOT {_ANY_RUN.format(condition=first)}"
         else:
@@ -138,7 +147,6 @@ def _condition(connection: sqlite3.Connection, filter: Filter) -> tuple[str, lis
                 f"use one of {_words(State)}, or an outcome: {_words(Outcome)}",
             )
         terms.append(_with_unstored_ends(term, connection))
-        values.append(word)
     if filter.selectors:
         alternatives = []
         for selector in filter.selectors:

@@ -16,7 +16,7 @@ from msgspec.structs import asdict, replace
 from queue_runner.analysis import stats
 from queue_runner.host import locks, redact
 from queue_runner.host.run_dir import RunDir, read_end
-from queue_runner.model import NOT_FAILED, PREFLIGHT, Ending, Outcome, Selector, State
+from queue_runner.model import FAILURES_SQL, NOT_FAILED, PREFLIGHT, Ending, Outcome, Selector, State
 from queue_runner.paths import Layout
 from queue_runner.spec import JobSpec, Value, mode_word
 from queue_runner.store import read
@@ -391,11 +391,11 @@ def last_ended(connection: sqlite3.Connection, count: int) -> list[RunView]:
     return runs(connection, newest, [count], "ended_at DESC, run_id DESC")
 
 
-_FAILED = """
+_FAILED = f"""
 SELECT r.id FROM runs r JOIN jobs j ON j.id = r.job_id
 WHERE r.ended_at >= ? AND r.state = 'DONE' AND j.kind <> 'import' AND j.deleted_at IS NULL
 AND COALESCE(json_extract(j.spec_json, '$.find_max'), '') = ''
-AND (r.outcome NOT IN ('SUCCEEDED', 'CANCELLED', 'SKIPPED')
+AND (r.outcome IN {FAILURES_SQL}
     OR EXISTS (SELECT 1 FROM taints t WHERE t.run_id = r.id AND t.severity = 'invalid' AND r.outcome = 'SUCCEEDED'))
 AND NOT EXISTS (
     SELECT 1 FROM runs later WHERE later.job_id = r.job_id AND later.repeat = r.repeat AND later.attempt > r.attempt

@@ -64,7 +64,7 @@ def test_list_filters(queue: Layout, mpsq: Cli) -> None:
 
     everything = ["ok", "failed", "killed", "running", "waits1", "waits2"]
     assert names() == everything
-    assert names("--state", "failed") == ["failed"]
+    assert names("--state", "failed") == ["failed", "killed"]
     assert names("--state", "queued") == ["waits1", "waits2"]
     assert names("g2") == names("@last") == ["waits1", "waits2"]
     assert names("--tag", "night", "--tag", "grid") == everything[:4]

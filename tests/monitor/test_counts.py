@@ -11,7 +11,7 @@ import pytest
 
 from queue_runner.client import Client
 from queue_runner.model import Ending, Outcome, Verb
-from queue_runner.monitor import group_summary
+from queue_runner.monitor import group_summary, run_view
 from queue_runner.paths import Layout
 from queue_runner.spec import NewJob, Terms
 from queue_runner.store import jobs, read, retries
@@ -90,8 +90,21 @@ def test_a_state_selects_the_jobs_that_show_it(engine: Engine, layout: Layout, m
     shown = mpsq.ok("list", "--state", "failed").out
     assert "FAILED(1), TIMED_OUT" in shown and "HELD, FAILED(1)" in shown and "QUEUED" not in shown
     runs = mpsq.ok("list", "--state", "failed", "--runs").out
-    assert re.findall(r"^\d+\.\d+", runs, re.MULTILINE) == ["1.1", "2.1", "3.1"]
+    assert re.findall(r"^\d+\.\d+", runs, re.MULTILINE) == ["1.1", "2.1", "2.2", "3.1"]
     assert [run["run"] for run in Client(layout.home).runs(state="timed_out")] == ["2.2"]
+
+
+def test_failed_selects_what_the_counts_call_failed(engine: Engine, layout: Layout, mpsq: Cli) -> None:
+    """`list --state failed` left out runs that timed out, which the counts of a submission included."""
+    ends = [TIMED_OUT, Ending(Outcome.LOST), Ending(Outcome.OUT_OF_MEMORY), Ending(Outcome.SKIPPED), OK]
+    for ending in ends:
+        submit(engine, 1)
+        end_next(engine, ending)
+    listed = [job["job"] for job in mpsq.ok("list", "--json", "--state", "failed").json()["jobs"]]
+    with read.reading(layout.db) as connection:
+        counted = [group for group, done in group_summary.progress(connection, range(1, 6)).items() if done.failed]
+        recent = [run.job_id for run in run_view.last_failed(connection, 0.0, 10)]
+    assert listed == sorted(counted) == sorted(recent) == [1, 2, 3]
 
 
 def test_status_says_which_of_the_waiting_runs_it_does_not_expect(engine: Engine, mpsq: Cli) -> None:

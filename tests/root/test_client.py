@@ -67,7 +67,7 @@ def test_runs_are_chosen_as_on_the_command_line(queue: Client) -> None:
     assert [run["run"] for run in queue.runs("1.2", 3)] == ["1.2", "3.1"]
     assert [run["run"] for run in queue.runs("1.2", "g1")] == [run["run"] for run in queue.runs("g1")]
     assert {"1.2", "2.1"} == {run["run"] for run in queue.runs("1.2", "failed")}, "a name"
-    assert [run["run"] for run in queue.runs(state="failed")] == ["2.1"]
+    assert [run["run"] for run in queue.runs(state="failed")] == ["2.1", "3.1"]
     assert len(queue.runs()) == 7
     assert len(queue.iterations("1.1")) == 20
     # Rows are called what --name says.

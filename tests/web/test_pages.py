@@ -193,7 +193,7 @@ def test_the_history_finds_words_states_tags_and_ids(browser: Browser, mpsq: Cli
         return [int(id) for id in re.findall(r'name="id" value="(\d+)"', browser.get(f"/history?{query}"))]
 
     assert found("") == [6, 5, 4, 3, 2, 1]
-    assert found("state=failed") == [2] and found("state=queued") == [6, 5]
+    assert found("state=failed") == [3, 2] and found("state=queued") == [6, 5]
     assert found("q=g2") == [6, 5] and found("q=3") == [3] and found("q=1.2") == [1]
     assert found("q=waits") == [6, 5] and found("q=WAITS1") == [5] and found("q=mps+waits2") == [6]
     assert (
