@@ -70,7 +70,7 @@ class Eta(Struct, frozen=True, dict=True):
             return ""
         similar = sum(turn.expected.basis == ALIKE for turn in self.going)
         sure = all(turn.finish_sure for turn in self.going)
-        end = f", {at_clock(self.finish_at, now, sure=sure)}" if going else " once the queue runs"
+        end = _at_clock(self.finish_at, now, sure=sure) if going else " once the queue runs"
         return in_words(self.left_s, end, len(self.going), self.unknown, similar, sure=sure)
 
 
@@ -80,7 +80,7 @@ def in_words(dur_s: float, end: str, n_runs: int, unknown: int, similar: int, *,
     if unknown == n_runs:
         which = "it has" if n_runs == 1 else f"these {units.count(n_runs)} runs have"
         return f"not known yet: {which} no history"
-    sentence = f"{'about' if sure else 'at least'} {units.duration(dur_s)}{end}"
+    sentence = f"{'about' if sure else 'at least'} {about(dur_s)}{end}"
     if unknown:
         has = "has" if unknown == 1 else "have"
         sentence += f"; {units.count(unknown)} of {units.count(n_runs)} runs {has} no history"
@@ -89,9 +89,19 @@ def in_words(dur_s: float, end: str, n_runs: int, unknown: int, similar: int, *,
     return sentence
 
 
+def about(dur_s: float) -> str:
+    """Format an estimate of a duration, never as none at all: `1 s`, `12 min 30 s`."""
+    return units.rough(max(dur_s, 1.0))
+
+
 def at_clock(at: float, now: float, *, sure: bool) -> str:
     """Return `at 22:40`, or `after 22:40` if it may be later."""
     return f"{'at' if sure else 'after'} {times.clock(at, now)}"
+
+
+def _at_clock(at: float, now: float, *, sure: bool) -> str:
+    """Return `, at 22:40`; nothing within a minute, in which the time of day would read as now."""
+    return f", {at_clock(at, now, sure=sure)}" if at - now >= 60 else ""
 
 
 def end_of(turns: Sequence[Turn]) -> tuple[float, bool] | None:
@@ -102,11 +112,11 @@ def end_of(turns: Sequence[Turn]) -> tuple[float, bool] | None:
 
 
 def starting(turn: Turn | None, now: float) -> str:
-    """Return `in about 12 min, at 22:40`; empty if unknown or now."""
+    """Return `in about 12 min, at 22:40`, `in about 22 s`; empty if unknown or now."""
     if turn is None or turn.start_at is None or turn.start_at <= now + 1:
         return ""
     sure = "in about" if turn.start_sure else "in at least"
-    return f"{sure} {units.duration(turn.start_at - now)}, {at_clock(turn.start_at, now, sure=turn.start_sure)}"
+    return f"{sure} {about(turn.start_at - now)}{_at_clock(turn.start_at, now, sure=turn.start_sure)}"
 
 
 def clock(turn: Turn | None, now: float) -> str:

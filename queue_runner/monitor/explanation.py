@@ -118,7 +118,7 @@ def troubles(run: RunView, supervision: Supervision, worker: bool) -> Iterator[t
     elif run.cancel_requested_at:
         yield "its cancellation was requested, but no worker is running to record its end", START_A_WORKER
     if warden and run.paused_at:
-        ago = f"{units.duration(max(time.time() - run.paused_at, 0.0))} ago"
+        ago = f"{units.rough(time.time() - run.paused_at)} ago"
         yield f"it was suspended {ago}, and still holds its memory and the device", "mpsq resume {run} continues it"
     elif warden and stopped:
         sentence = f"its process {stopped} was stopped by a signal, not by mpsq pause; it still holds the device"

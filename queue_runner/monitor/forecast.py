@@ -39,7 +39,7 @@ class Forecast(Struct, frozen=True):
         sure = self.waits_sure and not self.unknown
         end = f", done {eta.at_clock(now + self.waits_s + self.total_s, now, sure=sure)}"
         if self.waits_s:
-            end += f"; earlier runs first take {units.duration(self.waits_s)}"
+            end += f"; earlier runs first take {eta.about(self.waits_s)}"
         words = eta.in_words(self.total_s, end, self.n_runs, self.unknown, self.alike, sure=sure)
         return f"{units.counted(self.n_runs, 'run')}: {words}"
 

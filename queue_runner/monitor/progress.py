@@ -146,4 +146,4 @@ def of_submission(layout: Layout, selector: Selector) -> str:
     if end is None or end[0] < now + 1:
         return sentence
     end_at, is_sure = end
-    return f"{sentence}, {'about' if is_sure else 'at least'} {units.duration(end_at - now)} left"
+    return f"{sentence}, {'about' if is_sure else 'at least'} {eta.about(end_at - now)} left"

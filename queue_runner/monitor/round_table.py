@@ -78,7 +78,7 @@ class RoundTable:
             families = answers.of_group(connection, self._group)
             started_at = read.value(connection, _STARTED, self._group)
         self._said_at = time.monotonic()
-        title = self._title(families, max(0.0, time.time() - started_at) if started_at else None)
+        title = self._title(families, time.time() - started_at if started_at else 0.0)
         if self._live is None:
             words = "; ".join(_in_words(family, pair) for family in families for pair in family.pairs)
             return f"{title}{': ' if words else ''}{words}"
@@ -108,11 +108,11 @@ class RoundTable:
         if self._live is not None:
             self._live.stop()
 
-    def _title(self, families: Sequence[Family], elapsed_s: float | None) -> str:
+    def _title(self, families: Sequence[Family], elapsed_s: float) -> str:
         if self._rounds is not None:
-            return f"round {self._round} of {self._rounds}, {units.duration(elapsed_s)}"
+            return f"round {self._round} of {self._rounds}, {units.rough(elapsed_s)}"
         rounds = of_at_most(self._round, answers.rounds_left(families))
-        return f"{rounds}, {units.duration(elapsed_s)} of {units.duration(self._limit_s)} used"
+        return f"{rounds}, {units.rough(elapsed_s)} of {units.duration(self._limit_s)} used"
 
 
 def of_at_most(number: int, more: int | None) -> str:

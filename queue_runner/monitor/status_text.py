@@ -88,7 +88,7 @@ def _lane_state(lane: LaneState) -> str:
         parts.append(f"run {lane.running.run} has the machine to itself")
     elif lane.running is not None:
         since = lane.running.started_at or lane.running.claimed_at or time.time()
-        parts.append(f"{run_and_question(lane.running)}, {units.duration(max(time.time() - since, 0.0))}")
+        parts.append(f"{run_and_question(lane.running)}, {units.rough(time.time() - since)}")
     if lane.paused_at:
         why = f" ({one_line(lane.paused_reason)})" if lane.paused_reason else ""
         parts.append(f"paused: mpsq resume --lane {lanes.short(lane.name)}{why}")
@@ -150,8 +150,8 @@ def clock(at: RunProgress) -> str:
     """Return how long the run has taken, and about how long it will take."""
     if at.elapsed_s is None:
         return "it is being prepared"
-    left = f", about {units.duration(at.left_s)} of training left" if at.left_s else ""
-    return f"{units.duration(at.elapsed_s)} so far{left}"
+    left = f", about {eta.about(at.left_s)} of training left" if at.left_s else ""
+    return f"{units.rough(at.elapsed_s)} so far{left}"
 
 
 def trouble(status: Status) -> list[str]:

@@ -133,7 +133,7 @@ def _of_itself(run: QueuedRun, unmet: Sequence[_Edge], now: float) -> Reason | N
         return _of_others(job, unmet)
     if run.not_before_at is not None and run.not_before_at > now:
         at = clock(run.not_before_at, now)
-        left = units.duration(run.not_before_at - now)
+        left = units.rough(run.not_before_at - now)
         if run.attempt > 1:
             step = f"mpsq edit {job} --at '' starts it now"
             return Reason("time", f"{at} (back-off)", f"it will be retried at {at}, in {left}", step)

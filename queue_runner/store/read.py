@@ -23,7 +23,7 @@ from queue_runner.errors import DamageError, MpsqError, SchemaError, UsageError
 from queue_runner.lanes import ELSEWHERE, is_remote, parts
 from queue_runner.model import DEFAULT_LANE, IDS, PREFLIGHT, Outcome, Selector, State
 from queue_runner.paths import Layout
-from queue_runner.units import counted, duration
+from queue_runner.units import counted, rough
 
 Row = dict[str, Any]
 
@@ -376,7 +376,7 @@ class RemoteLane(Struct, frozen=True):
         if self.next_try_at is None:
             return self.state
         left_s = self.next_try_at - time.time()
-        return f"{self.state}; the next try is " + (f"in {duration(left_s)}" if left_s > 1 else "now")
+        return f"{self.state}; the next try is " + (f"in {rough(left_s)}" if left_s > 1 else "now")
 
 
 _REMOTE_LANES = """

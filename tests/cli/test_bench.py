@@ -145,5 +145,5 @@ def test_a_forecast_says_how_sure_it_is() -> None:
     behind = Forecast((60.0,), 240.0, 0, 0, 0.0, 4, waits_sure=False).sentence(1e6)
     assert "at least 4 min" in behind
     half = Forecast((60.0, None), 120.0, 2, 1, 30.0, 4).sentence(1e6)
-    facts = "at least 2 min", "done after", "take 30.0 s", "2 of 4 runs", "no history", "1 of 4 runs estimated"
+    facts = "at least 2 min", "done after", "take 30 s", "2 of 4 runs", "no history", "1 of 4 runs estimated"
     assert all(fact in half for fact in facts), half

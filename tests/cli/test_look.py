@@ -28,7 +28,7 @@ def test_status_shows_lane_progress_and_queue(queue: Layout, mpsq: Cli) -> None:
     out = mpsq.ok("status").out
     assert "worker   none" in out and "mpsq worker" in out
     assert "running  4.1  running" in out
-    facts = "phase measure", "20 of 40", "20.00 ms/iter", "loss 2.1000", "400 ms of training"
+    facts = "phase measure", "20 of 40", "20.00 ms/iter", "loss 2.1000", "1 s of training"
     assert all(fact in out for fact in facts), out
     assert [word for word in out.split() if word in ("5.1", "6.1")][:2] == ["5.1", "6.1"] and "waiting  2 runs" in out
     assert "FAILED(3)" in out and "KILLED(9)" in out

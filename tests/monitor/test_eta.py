@@ -15,7 +15,7 @@ from queue_runner.events import Hello, Iter, Phase
 from queue_runner.host.warden_records import RunEnd
 from queue_runner.model import Condition, Ending, Outcome, Verb
 from queue_runner.monitor import eta, queue_status, run_view
-from queue_runner.monitor.eta import Eta
+from queue_runner.monitor.eta import Eta, Turn
 from queue_runner.monitor.forecast import forecast, with_short_gate
 from queue_runner.paths import Layout
 from queue_runner.spec import JobSpec, NewJob, Terms
@@ -82,6 +82,21 @@ def past(home: Path) -> Iterator[Past]:
     made.engine.dispose()
 
 
+@pytest.mark.parametrize(
+    ("left_s", "is_sure", "text"),
+    [
+        (1.77, False, "in at least 2 s"),
+        (1.1, True, "in about 1 s"),
+        (0.5, True, ""),
+        (90.0, True, "in about 1 min 30 s, at "),
+    ],
+)
+def test_a_start_within_a_minute_has_no_time_of_day(left_s: float, is_sure: bool, text: str) -> None:
+    """ "in at least 1.77 s, after 11:27" was read within 11:27."""
+    starting = eta.starting(Turn("1.1", history.Expected(), NOW + left_s, None, is_sure), NOW)
+    assert starting.startswith(text) and (":" in starting) == (left_s >= 60)
+
+
 def test_an_empty_queue_has_no_end(past: Past) -> None:
     assert past.look() == Eta({}, None, 0.0) and past.look().sentence(NOW) == ""
 
@@ -95,7 +110,7 @@ def test_the_same_question_takes_as_long_as_before(past: Past) -> None:
     found = past.look()
     assert found.unknown == 0 and found.sentence(NOW).startswith("about 1 min 22 s, at ")
     assert "run" not in found.sentence(NOW)
-    assert eta.starting(found.turns[f"{second}.1"], NOW).startswith("in about 22.0 s, at ")
+    assert eta.starting(found.turns[f"{second}.1"], NOW) == "in about 22 s"
 
 
 def test_only_the_newest_runs_are_expected(past: Past, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,7 +131,7 @@ def test_a_question_that_differs_in_a_setting_is_alike_and_one_of_another_length
     found = past.look()
     assert [turn.expected.basis for turn in found.turns.values()] == [history.ALIKE, "", ""]
     said = found.sentence(NOW)
-    assert said.startswith("at least 20.0 s")
+    assert said.startswith("at least 20 s")
     assert all(x in said for x in ("2 of 3 runs have", "no history", "1 of 3 runs estimated from similar"))
     assert [turn.start_sure for turn in found.turns.values()] == [True, True, False]
 
@@ -152,9 +167,9 @@ def test_a_run_that_takes_longer_than_ever_makes_the_rest_unsure(past: Past) -> 
     past.queue(NewJob(A, 2))
     past.start(NOW - 60)
     assert [finish for _, finish in past.starts().values()] == [0, 10]
-    assert past.look().sentence(NOW).startswith("at least 10.0 s")
+    assert past.look().sentence(NOW).startswith("at least 10 s")
     assert [finish for _, finish in past.starts(left_s={"2.1": 5}).values()] == [5, 15]  # at its own pace
-    assert past.look(left_s={"2.1": 5}).sentence(NOW).startswith("about 15.0 s")
+    assert past.look(left_s={"2.1": 5}).sentence(NOW).startswith("about 15 s")
 
 
 def test_each_running_run_has_its_own_pace(past: Past) -> None:
@@ -203,10 +218,10 @@ def test_what_is_suspended_has_as_much_left_as_before_and_is_not_sure(past: Past
 
     happened("suspend", NOW - 7)
     assert [finish for _, finish in past.starts().values()] == [8, 18]
-    assert past.look().sentence(NOW).startswith("at least 18.0 s")
+    assert past.look().sentence(NOW).startswith("at least 18 s")
     happened("continue", NOW - 2)
     assert [finish for _, finish in past.starts().values()] == [6, 16]
-    assert past.look().sentence(NOW).startswith("about 16.0 s")
+    assert past.look().sentence(NOW).startswith("about 16 s")
 
 
 def test_time_order_and_dependencies(past: Past) -> None:

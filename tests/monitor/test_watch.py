@@ -70,7 +70,7 @@ worker   process 4711
 running  4.1  running  cpu, eager, tiny, lr=0.1
          ━━━━━━━━━━━━━━━━━━━━                      20 of 40, 50 %
          phase measure, 20.00 ms/iter, loss 2.1000
-         1 min 03 s so far, about 400 ms of training left
+         1 min 03 s so far, about 1 s of training left
          ▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁█████████████████████▅▅▅▅▅▅▅▅▅
          the last 50 iterations: 20.00 to 21.00 ms, 1 slower: up to 500.0 ms
 waiting  2 runs
