@@ -127,8 +127,9 @@ def finish(rows: list[ReportedRun], context: Context) -> Result:
         ]
     )
     notes = [*_notes(visible, marks)]
-    if n_older := len(curves) - len(visible):
-        notes.append(f"{n_older} older curves not shown: select with mpsq report scaling g4")
+    if older := curves[len(visible) :]:
+        shows = f"mpsq report scaling g{older[0].first.group_id} shows {'one' if len(older) > 1 else 'it'}"
+        notes.append(f"{units.counted(len(older), 'older curve')} not shown: {shows}")
     return Result(
         COLUMNS, [PointRow(curve, point) for curve in curves for point in curve.points], sections, lines, notes
     )

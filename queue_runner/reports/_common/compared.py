@@ -14,12 +14,15 @@ from queue_runner.reports._common import arm_tables, footnotes
 from queue_runner.reports._common.arm_rows import newest_first, row_of
 from queue_runner.reports._common.device_peaks import Peaks
 from queue_runner.reports._common.document import Result, together
-from queue_runner.tables import Column
+from queue_runner.tables import Column, elide
 
 NEWEST = 4
 """Maximum number of comparisons shown when no runs were chosen."""
 MOST_NAMED = 3
 """Maximum number of submissions that a title or a note names."""
+
+MOST_COMMAND = 30
+"""Columns of a command line in a note, beyond which its middle is left out."""
 
 
 def compared(
@@ -53,8 +56,9 @@ def compared(
     shown_rows = [row for table in tables[: len(visible)] for row in table]
     notes = [*footnotes.notes(visible, shown_rows, marks, context), *footnotes.few(shown_rows, visible)]
     if older := _older(rows, families[len(visible) :], context):
-        count = units.counted(len(older), "older submission")
-        notes.append(f"rows of {count} not shown: {command} --since 2d, or {command} g{older[0]} for one")
+        named = units.listed([*_named(older[:MOST_NAMED], context), *map(str, older[MOST_NAMED:])], MOST_NAMED)
+        what = f"older submission{'s' * (len(older) > 1)} not shown"
+        notes.append(f"{what}: {named}; {command} g{older[0]} shows {'one' if len(older) > 1 else 'it'}")
     raw = [row for table in tables for row in table]
     newest_runs = [family.newest_run for family in visible]
     return Result(columns, raw, sections, lines, notes, families=visible, newest_runs=newest_runs)
@@ -70,6 +74,12 @@ def _submissions(family: Family) -> str:
     groups = sorted(_groups([family]))
     more = [f"{len(groups) - MOST_NAMED} more"] if len(groups) > MOST_NAMED else []
     return ", ".join([*(f"g{group}" for group in groups[:MOST_NAMED]), *more])
+
+
+def _named(groups: Sequence[int], context: Context) -> list[str]:
+    """Return submissions with the command lines that made them: "g5 (bench nanogpt)"."""
+    titles = dict(context.tuples(f"SELECT id, title FROM groups WHERE id IN ({', '.join(map(str, groups))})"))
+    return [f"g{group} ({elide(titles[group].removeprefix('mpsq '), MOST_COMMAND)})" for group in groups]
 
 
 def _older(rows: Iterable[ReportedRun], hidden: Iterable[Family], context: Context) -> list[int]:
