@@ -340,7 +340,7 @@ def _sentences(family: Family) -> Iterable[str]:
         if not pair.verdict.decided:
             groups = ({row.group_id for row in arm.runs} for arm in (pair.arm, pair.baseline))
             apart = not (pair.verdict.why or set.intersection(*groups))
-            yield f"undecided: {pair.verdict.next_step}{', of both submitted together' if apart else ''}"
+            yield f"{pair.verdict.next_step}{', of both submitted together' if apart else ''}"
         yield from (line for name in family.metrics for line in findings.metric_answer(family, name))
     yield from findings.incomplete([replace(pair, metrics={}) for pair in family.pairs])
     yield from findings.without_words(family)

@@ -221,6 +221,14 @@ def test_a_side_that_has_not_started_is_to_be_waited_for(store: Store) -> None: 
     assert "yet" not in failed and "mpsq why 3.1" in failed
 
 
+def test_an_open_answer_is_called_undecided_once(store: Store) -> None:  # noqa: F811
+    """Its sentence and what would decide it both began with the word."""
+    store.run(params={"n": 1}, median_s=0.1)
+    store.run(params={"n": 2}, median_s=0.11)
+    answer, needs = compare(store, "1", "2").lines
+    assert "undecided" in answer and "more rounds needed" in needs and "undecided" not in needs
+
+
 def test_the_change_is_named_after_its_meaning(store: Store) -> None:  # noqa: F811
     """ "two over one" was read as a ratio of the times, and is a speedup."""
     grid(store, a=0.1, b=0.2)
