@@ -35,6 +35,7 @@ from queue_runner.monitor import awaiting as waiting
 from queue_runner.monitor import explanation as asking
 from queue_runner.monitor import listing, run_view
 from queue_runner.monitor import queue_status as looking
+from queue_runner.monitor.run_view import RunView
 from queue_runner.paths import Layout
 from queue_runner.reports._common.report_options import read_options
 from queue_runner.store import read
@@ -194,16 +195,9 @@ class Client:
     def runs(self, *ids: Id, tag: str | None = None, state: str | None = None) -> Rows:
         """Return runs, oldest first, as described in docs/json.md; all runs when nothing is named."""
         named = _selectors(ids) if ids else []
-        filter = listing.Filter(tuple(named), state, (tag,) if tag else (), by_run=True)
+        filter = listing.Filter(tuple(named), state, (tag,) if tag else ())
         with read.reading(self._layout.db) as connection:
-            jobs = listing.jobs(connection, filter)
-            chosen = {run.run_id for run in run_view.select(connection, named)}
-        return Rows(
-            run.as_json()
-            for job in jobs
-            for run in job.runs
-            if filter.shows(run) and (not named or run.run_id in chosen)
-        )
+            return Rows(run.as_json() for job in listing.runs(connection, filter, RunView) for run in job.runs)
 
     def iterations(self, *ids: Id) -> Rows:
         """Return all iterations of the named: run, i, dur_s, loss, phase, synced, allocated_bytes, reserved_bytes."""

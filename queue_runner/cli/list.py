@@ -34,36 +34,30 @@ def list_(
     json: Json = False,
 ) -> None:
     """List jobs."""
-    from queue_runner.monitor import listing
-    from queue_runner.monitor.run_view import RunLine, select
+    from queue_runner.monitor import listing, run_view
+    from queue_runner.monitor.run_view import RunLine
     from queue_runner.store.read import reading
 
     selectors = tuple(parse_selector(text) for text in ids or ())
-    filter = listing.Filter(selectors, state, tuple(tag or ()), None if all else limit + 1, deleted, by_run=runs)
+    filter = listing.Filter(selectors, state, tuple(tag or ()), None if all else limit + 1, deleted)
     with reading(home().db) as connection:
         if json:
             jobs = listing.jobs(connection, filter)
             more = not all and len(jobs) > limit
             print_json("mpsq.list/1", jobs=jobs[more:], more=more)
             return
-        named = {run.run for run in select(connection, selectors)} if runs and selectors else None
-
-        oldest = 0
-
-        def matches(run: RunLine) -> bool:
-            return run.run_id >= oldest and filter.shows(run) and (named is None or run.run in named)
-
-        shown: Iterable[JobView[RunLine]] = listing.each_job(
-            connection, filter, RunLine, listing.NEWEST_RUN if runs else listing.NEWEST_JOB
-        )
+        each = listing.runs if runs else listing.each_job
+        shown: Iterable[JobView[RunLine]] = each(connection, filter, RunLine)
         more = False
         if not all:
             newest = list(shown)
-            run_ids = sorted(run.run_id for job in newest for run in job.runs if matches(run))
+            run_ids = sorted(run.run_id for job in newest for run in job.runs)
             more = len(run_ids if runs else newest) > limit
             shown = newest if runs else newest[more:]
-            oldest = run_ids[-limit] if runs and more else 0
-        table = listing.table(shown, colour=tables.in_colour(), matches=matches if runs else None)
+            if runs and more:
+                listed = (run for job in newest for run in job.runs if run.run_id != run_ids[0])
+                shown = run_view.jobs(listed)
+        table = listing.table(shown, colour=tables.in_colour(), by_run=runs)
     if not table:
         say("no matching jobs")
         return

@@ -6,7 +6,7 @@ import json
 import shlex
 import sqlite3
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Any, TypeVar
 
@@ -15,7 +15,7 @@ from msgspec import Struct
 from queue_runner import tables, units
 from queue_runner.analysis.stats import by_key
 from queue_runner.errors import UsageError
-from queue_runner.model import FAILURES, Outcome, Selector, State
+from queue_runner.model import FAILURES, PREFLIGHT, Outcome, Selector, State
 from queue_runner.monitor import run_view
 from queue_runner.monitor.run_view import MARK, JobView, RunLine, RunView
 from queue_runner.spec import command_name
@@ -27,16 +27,12 @@ MOST_COMMAND = 60
 _WIDE = 72
 """Columns from which on a list has the ages and durations of its jobs."""
 
-NEWEST_RUN = "(SELECT max(r.id) FROM runs r WHERE r.job_id = chosen.job_id)"
-"""The order of jobs by their newest run."""
-NEWEST_JOB = "job_id"
-
 R = TypeVar("R", bound=RunLine)
 
 
 class Filter(Struct, frozen=True):
     """Filters of `mpsq list` and of the history of `mpsq web`; None does not filter. `state` is a state or an outcome
-    of the jobs, or of one of their runs with `by_run`; failed stands for every failure. Deleted jobs are shown with
+    of the jobs, or of the runs in a list of runs; failed stands for every failure. Deleted jobs are shown with
     `deleted`, then alone, and if one of them is named itself. `before` is the id of a job: only older ones. Each word
     of `text` must be in the name, the question, the command, the note or the tags."""
 
@@ -47,12 +43,6 @@ class Filter(Struct, frozen=True):
     deleted: bool = False
     before: int | None = None
     text: str | None = None
-    by_run: bool = False
-
-    def shows(self, run: RunLine) -> bool:
-        """Return whether a run of a matching job matches, too: of a filter only `state` applies to runs."""
-        state = State.DONE if run.is_unstored else run.state
-        return self.state is None or self.state.upper() == state or run.outcome in _outcomes(self.state)
 
 
 def _outcomes(word: str) -> Collection[Outcome]:
@@ -79,18 +69,41 @@ def jobs(connection: sqlite3.Connection, filter: Filter) -> list[JobView[RunView
     return list(each_job(connection, filter, RunView))
 
 
-def each_job(
-    connection: sqlite3.Connection, filter: Filter, kind: type[R], newest: str = NEWEST_JOB
-) -> Iterator[JobView[R]]:
-    """Yield jobs, the oldest first; if there are more than `limit`, the `newest`. One job is in memory at a time, with
+def each_job(connection: sqlite3.Connection, filter: Filter, kind: type[R]) -> Iterator[JobView[R]]:
+    """Yield jobs, the oldest first; if there are more than `limit`, the newest. One job is in memory at a time, with
     the columns of `kind`.
 
     Raises: UsageError for an unknown state, or a selector that matches nothing.
     """
-    condition, values = _condition(connection, filter)
-    limit = -1 if filter.limit is None else filter.limit
-    chosen = f"SELECT job_id FROM ({condition}) chosen ORDER BY {newest} DESC LIMIT ?"
-    yield from run_view.jobs(run_view.each_run(connection, kind, f"job_id IN ({chosen})", [*values, limit]))
+    terms, values = _conditions(connection, filter)
+    if filter.state is not None:
+        term, more = _of_job(filter.state)
+        terms.append(_with_unstored_ends(term, connection))
+        values += more
+    chosen = f"SELECT j.id FROM jobs j WHERE {' AND '.join(terms)} ORDER BY j.id DESC LIMIT ?"
+    yield from run_view.jobs(run_view.each_run(connection, kind, f"job_id IN ({chosen})", [*values, _limit(filter)]))
+
+
+def runs(connection: sqlite3.Connection, filter: Filter, kind: type[R]) -> Iterator[JobView[R]]:
+    """Yield jobs with only those of their runs that match, without preflights; if there are more than `limit`, with the
+    newest. No others are read. Raises: see `each_job`."""
+    terms, values = _conditions(connection, filter)
+    terms = [f"r.job_id IN (SELECT j.id FROM jobs j WHERE {' AND '.join(terms)})", f"r.number <> {PREFLIGHT}"]
+    if filter.state is not None:
+        term, more = _of_run(filter.state)
+        terms.append(_with_unstored_ends(term, connection))
+        values += more
+    if filter.selectors:
+        term, more = _is_selected(connection, filter, "r.id", "run_id")
+        terms.append(term)
+        values += more
+    chosen = f"SELECT r.id FROM runs r WHERE {' AND '.join(terms)} ORDER BY r.id DESC LIMIT ?"
+    rows = run_view.each_run(connection, kind, f"run_id IN ({chosen})", [*values, _limit(filter)])
+    yield from run_view.jobs(rows)
+
+
+def _limit(filter: Filter) -> int:
+    return -1 if filter.limit is None else filter.limit
 
 
 _HAS_WORDS = (
@@ -109,8 +122,8 @@ def _spellings(word: str) -> list[str]:
     return [word, *(word.replace("=", equals, 1) for equals in ('":"', '":') if "=" in word)]
 
 
-def _condition(connection: sqlite3.Connection, filter: Filter) -> tuple[str, list[Any]]:
-    """Return SQL for the ids of the matching jobs, each once."""
+def _conditions(connection: sqlite3.Connection, filter: Filter) -> tuple[list[str], list[Any]]:
+    """Return the conditions of a filter on jobs, without that on their state, and their values."""
     terms: list[str] = ["1"]
     values: list[Any] = []
     if filter.deleted:
@@ -128,33 +141,43 @@ def _condition(connection: sqlite3.Connection, filter: Filter) -> tuple[str, lis
         each = (" OR ".join(["instr(text, lower(?)) > 0"] * len(spellings)) for spellings in texts)
         terms.append(_HAS_WORDS.format(each=" AND ".join(f"({term})" for term in each)))
         values += [spelling for spellings in texts for spelling in spellings]
-    if filter.state is not None:
-        word = filter.state.upper()
-        if outcomes := _outcomes(word):
-            last = "" if filter.by_run else f" AND {_LAST}"
-            term = _ANY_RUN.format(condition=f"r.outcome IN (SELECT value FROM json_each(?)){last}")
-            values.append(json.dumps([*outcomes]))
-            if word == Outcome.SUCCEEDED and not filter.by_run:
-                term += f" AND NOT {_ANY_RUN.format(condition=f'r.outcome IS NOT {word!r} AND {_LAST}')}"
-        elif word in State.__members__:
-            term = _ANY_RUN.format(condition="r.state = ?")
-            values.append(word)
-            if not filter.by_run and (first := _GOES_FIRST.get(State(word))):
-                term += f" AND NOT {_ANY_RUN.format(condition=first)}"
-        else:
-            raise UsageError(
-                f'unknown state "{filter.state}"',
-                f"use one of {_words(State)}, or an outcome: {_words(Outcome)}",
-            )
-        terms.append(_with_unstored_ends(term, connection))
     if filter.selectors:
-        alternatives = []
-        for selector in filter.selectors:
-            condition, named = read.where(selector, connection)
-            alternatives.append(f"j.id IN (SELECT job_id FROM v_run WHERE {condition})")
-            values += named
-        terms.append("(" + " OR ".join(alternatives) + ")")
-    return f"SELECT j.id AS job_id FROM jobs j WHERE {' AND '.join(terms)}", values
+        term, more = _is_selected(connection, filter, "j.id", "job_id")
+        terms.append(term)
+        values += more
+    return terms, values
+
+
+def _is_selected(connection: sqlite3.Connection, filter: Filter, id: str, column: str) -> tuple[str, list[Any]]:
+    """Return the condition that one of the selectors names the job or run of this `id`, a `column` of v_run."""
+    alternatives, values = [], []
+    for selector in filter.selectors:
+        condition, named = read.where(selector, connection)
+        alternatives.append(f"{id} IN (SELECT {column} FROM v_run WHERE {condition})")
+        values += named
+    return "(" + " OR ".join(alternatives) + ")", values
+
+
+def _of_run(state: str) -> tuple[str, list[Any]]:
+    """Return the condition on a run that it has a state or an outcome. Raises: UsageError for an unknown one."""
+    if outcomes := _outcomes(state):
+        return "r.outcome IN (SELECT value FROM json_each(?))", [json.dumps([*outcomes])]
+    if state.upper() in State.__members__:
+        return "r.state = ?", [state.upper()]
+    raise UsageError(f'unknown state "{state}"', f"use one of {_words(State)}, or an outcome: {_words(Outcome)}")
+
+
+def _of_job(state: str) -> tuple[str, list[Any]]:
+    """Return the condition on a job that it shows a state or an outcome. Raises: UsageError for an unknown one."""
+    term, values = _of_run(state)
+    word = state.upper()
+    if word in State.__members__:
+        first = _GOES_FIRST.get(State(word))
+        others = f" AND NOT {_ANY_RUN.format(condition=first)}" if first else ""
+        return _ANY_RUN.format(condition=term) + others, values
+    unlike = f"r.outcome IS NOT {word!r} AND {_LAST}"
+    others = f" AND NOT {_ANY_RUN.format(condition=unlike)}" if word == Outcome.SUCCEEDED else ""
+    return _ANY_RUN.format(condition=f"{term} AND {_LAST}") + others, values
 
 
 def _with_unstored_ends(term: str, connection: sqlite3.Connection) -> str:
@@ -188,40 +211,40 @@ class _Line(Struct, frozen=True):
     mark: str
 
 
-def table(jobs: Iterable[JobView[R]], *, colour: bool = False, matches: Callable[[RunLine], bool] | None = None) -> str:
-    """Return the table of jobs, or of those of their runs that match; "" without any."""
-    lines = list(_lines(jobs, matches))
+def table(jobs: Iterable[JobView[R]], *, colour: bool = False, by_run: bool = False) -> str:
+    """Return the table of jobs, or of their runs; "" without any."""
+    lines = list(_lines(jobs, by_run))
     if not lines:
         return ""
-    kind = "job" if matches is None else "run"
+    kind = "run" if by_run else "job"
     columns = [
-        tables.Column("id", kind, right=kind == "job"),
+        tables.Column("id", kind, right=not by_run),
         tables.Column("group", "group"),
         tables.Column("what", "what", flexible=True),
         tables.Column("n_ok", "ok", right=True),
         tables.Column("state", "state", flexible=True, style=lambda line: line.style),
         tables.Column("age", "age", right=True),
-        tables.Column("took_s", "took" if kind == "run" else "per run", words=units.duration, right=True),
+        tables.Column("took_s", "took" if by_run else "per run", words=units.duration, right=True),
         tables.Column("median_s", "ms/iter", words=units.ms, right=True),
         tables.Column("mark", "", style=lambda _line: "doubt"),
     ]
     marked = any(line.mark for line in lines)
-    absent = {"n_ok" if kind == "run" else "", "" if any(line.median_s for line in lines) else "median_s"}
+    absent = {"n_ok" if by_run else "", "" if any(line.median_s for line in lines) else "median_s"}
     absent |= {"age", "took_s"} if tables.room() < _WIDE else set()  # else a command is a column of single words
     columns = [column for column in columns if column.key not in absent and (marked or column.key != "mark")]
     text = tables.table(lines, columns, colour=colour)
     return f"{text}\n{MARK} not valid: mpsq show {kind.upper()} says why" if marked else text
 
 
-def _lines(jobs: Iterable[JobView[R]], matches: Callable[[RunLine], bool] | None) -> Iterator[_Line]:
+def _lines(jobs: Iterable[JobView[R]], by_run: bool) -> Iterator[_Line]:
     """Yield the lines of the table by submission: its jobs are adjacent, and only these are in memory. A line for each
-    job, or for each run that `matches`."""
+    job, or for each run."""
     for group_id, members in groupby(jobs, key=lambda job: job.first.group_id):
         submission = list(members)
         group = f"g{group_id}"
         for job, what in zip(submission, _distinguish([job.first for job in submission]), strict=True):
-            rows: Sequence[JobView[R] | R] = [job] if matches is None else [*filter(matches, job.runs)]
-            n_ok = f"{job.n_valid}/{job.repeats}" if matches is None else ""
+            rows: Sequence[JobView[R] | R] = job.runs if by_run else [job]
+            n_ok = "" if by_run else f"{job.n_valid}/{job.repeats}"
             for row in rows:
                 id = row.run if isinstance(row, RunLine) else job.first.job_id
                 since = (row.started_at or row.created_at) if isinstance(row, RunLine) else job.first.created_at

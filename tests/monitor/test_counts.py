@@ -11,7 +11,7 @@ import pytest
 
 from queue_runner.client import Client
 from queue_runner.model import Ending, Outcome, Verb
-from queue_runner.monitor import group_summary, run_view
+from queue_runner.monitor import group_summary, listing, run_view
 from queue_runner.paths import Layout
 from queue_runner.spec import NewJob, Terms
 from queue_runner.store import jobs, read, retries
@@ -105,6 +105,15 @@ def test_failed_selects_what_the_counts_call_failed(engine: Engine, layout: Layo
         counted = [group for group, done in group_summary.progress(connection, range(1, 6)).items() if done.failed]
         recent = [run.job_id for run in run_view.last_failed(connection, 0.0, 10)]
     assert listed == sorted(counted) == sorted(recent) == [1, 2, 3]
+
+
+def test_a_limit_on_runs_reads_no_others(engine: Engine, layout: Layout) -> None:
+    """It read every run of the newest jobs."""
+    submit(engine, 5)
+    submit(engine, 1)
+    with read.reading(layout.db) as connection:
+        jobs = listing.runs(connection, listing.Filter(limit=3), run_view.RunLine)
+        assert [run.run for job in jobs for run in job.every_run] == ["1.4", "1.5", "2.1"]
 
 
 def test_status_says_which_of_the_waiting_runs_it_does_not_expect(engine: Engine, mpsq: Cli) -> None:
