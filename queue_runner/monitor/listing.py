@@ -33,8 +33,8 @@ R = TypeVar("R", bound=RunLine)
 class Filter(Struct, frozen=True):
     """Filters of `mpsq list` and of the history of `mpsq web`; None does not filter. `state` is a state or an outcome
     of the jobs, or of the runs in a list of runs; failed stands for every failure. Deleted jobs are shown with
-    `deleted`, then alone, and if one of them is named itself. `before` is the id of a job: only older ones. Each word
-    of `text` must be in the name, the question, the command, the note or the tags."""
+    `deleted`, then alone, and if a name or the id of a job selects them. `before` is the id of a job: only older
+    ones. Each word of `text` must be in the name, the question, the command, the note or the tags."""
 
     selectors: tuple[Selector, ...] = ()
     state: str | None = None
@@ -128,7 +128,7 @@ def _conditions(connection: sqlite3.Connection, filter: Filter) -> tuple[list[st
     values: list[Any] = []
     if filter.deleted:
         terms.append("j.deleted_at IS NOT NULL")
-    elif not any(selector.job is not None for selector in filter.selectors):
+    elif all(selector.job is None and selector.name is None for selector in filter.selectors):
         terms.append("j.deleted_at IS NULL")
     for tag in filter.tags:
         terms.append("EXISTS (SELECT 1 FROM job_tags t WHERE t.job_id = j.id AND t.tag = ?)")

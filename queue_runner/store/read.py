@@ -228,11 +228,18 @@ def condition_of(selector: Selector) -> tuple[str, list[Any]]:
     return " AND ".join(filter(None, conditions)), [*values, *selector.tags]
 
 
+_NAMED = (
+    "SELECT id FROM jobs WHERE name = ? AND (deleted_at IS NOT NULL)"
+    " = NOT EXISTS (SELECT 1 FROM jobs WHERE name = ? AND deleted_at IS NULL)"
+)
+"""The jobs of a name: those that are not deleted, else the deleted ones."""
+
+
 def _condition_without_tags(selector: Selector) -> tuple[str, list[Any]]:
     if selector.last:
         return "group_id = (SELECT max(id) FROM groups)", []
     if selector.name is not None:
-        return "job_id IN (SELECT id FROM jobs WHERE name = ? AND deleted_at IS NULL)", [selector.name]
+        return f"job_id IN ({_NAMED})", [selector.name, selector.name]
     if selector.group is not None:
         return "group_id = ?", [selector.group]
     if selector.number is not None:

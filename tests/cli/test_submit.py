@@ -292,8 +292,6 @@ def test_a_name_selects_the_jobs_that_bear_it(queue: Layout, mpsq: Cli) -> None:
     assert "hello from 1.2" in mpsq.ok("logs", "ok").out
     assert 'named "okk"' in mpsq("show", "okk").err
     assert mpsq.ok("report", "ok").code == 0 and 'mean "devices"' in mpsq("report", "devces").err
-    mpsq.ok("delete", "failed")
-    assert mpsq("show", "failed").code == 2
 
 
 def test_a_name_that_other_jobs_have_gets_a_note(layout: Layout, mpsq: Cli, tmp_path: Path) -> None:

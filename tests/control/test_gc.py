@@ -129,6 +129,16 @@ def test_a_needed_job_may_be_deleted_without_its_results(mpsq: Cli, queue: Layou
     assert query(queue, "SELECT verdict FROM v_dependency") == [("met",)]
 
 
+def test_a_name_means_deleted_jobs_where_no_other_has_it(mpsq: Cli, queue: Layout) -> None:
+    """Its results were kept, and reports had them, but every command with the name was refused."""
+    mpsq.ok("delete", "2")
+    for command in ("show", "why", "report", "list"):
+        assert "failed" in mpsq.ok(command, "failed").out
+    mpsq.ok("submit", "--hold", "--snapshot", "off", "--name", "failed", "--", "true")
+    assert [job["job"] for job in mpsq.ok("list", "failed", "--json").json()["jobs"]] == [7]
+    assert mpsq.ok("why", "failed", "--json").json()["runs"][0]["run"] == "7.1"
+
+
 def test_a_retry_brings_a_job_back(mpsq: Cli, queue: Layout) -> None:
     mpsq.ok("delete", "2")
     engine = open_engine(queue.db)
