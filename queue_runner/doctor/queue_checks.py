@@ -260,5 +260,5 @@ def backups(layout: Layout) -> Check:
         return Check("backups", "ok", "none yet: the worker makes one while no run is active")
     age_s = max(time.time() - newest.stat().st_mtime, 0.0)
     stale = age_s > _STALE_S and layout.db.exists() and layout.db.stat().st_mtime - newest.stat().st_mtime > _STALE_S
-    finding = f"the newest is {units.duration(age_s)} old"
+    finding = f"the newest is {units.rough(age_s)} old"
     return warn_if(stale, "backups", finding, "mpsq db backup makes one; the worker log shows why it has not")

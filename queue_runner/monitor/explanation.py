@@ -234,7 +234,10 @@ def _done(run: RunView) -> tuple[str, str]:
         if kind == "preflight":
             remedy = _remedy_of_preflight(rest)
             step = remedy if remedy in _NEW_JOBS else f"{remedy}; then mpsq retry {{job}}"
-    return sentence.format(run=run, ran=ran, reason=f": {run.reason}" if run.reason else ""), step
+    reason = f": {run.reason}" if run.reason else ""
+    if outcome is Outcome.CANCELLED:
+        reason = reason.replace(": cancelled", "", 1)  # "it was cancelled: cancelled before it started"
+    return sentence.format(run=run, ran=ran, reason=reason), step
 
 
 _OTHER_JOB = re.compile(r"job (\d+) ")

@@ -84,6 +84,7 @@ def run(state: str, **changes: Any) -> RunView:
         (run("DONE", outcome="OUTPUT_LIMIT"), RunContext(WORKER), "wrote more output than allowed", "output_limit_bytes"),
         (run("DONE", outcome="CODE_CHANGED"), RunContext(WORKER), "can no longer be run as it was submitted", "mpsq rerun 12 --snapshot off"),
         (run("DONE", outcome="FAILED", exit_code=3), RunContext(WORKER, in_copy="a.py changed"), "exit code 3; it started in a copy of the code as submitted, because a.py", "mpsq logs 12.3"),
+        (run("DONE", outcome="CANCELLED", reason="cancelled before it started"), RunContext(WORKER), "it was cancelled before it started", "mpsq retry 12.3"),
         (run("DONE", outcome="CANCELLED"), RunContext(WORKER), "it was cancelled", "mpsq retry 12.3"),
         (run("DONE", outcome="SKIPPED", reason="12.1 failed"), RunContext(WORKER), "skipped: 12.1 failed", "mpsq retry"),
         (run("DONE", outcome="SKIPPED", reason="dependency: job 7 did not succeed"), RunContext(WORKER), "job 7", "mpsq why 7 says why; once it has succeeded, mpsq retry 12.3"),
