@@ -243,9 +243,10 @@ def test_wait_says_that_a_run_waits_for_a_held_one(mpsq: Cli) -> None:
     assert "2 of 2 runs have" in mpsq("wait", "7", "8", "--timeout", "0").err
 
 
-def test_a_suspended_job_is_called_so_in_every_list(mpsq: Cli, home: Path) -> None:
+def test_a_suspended_job_is_called_so_in_every_list(mpsq: Cli, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "120")  # so that no cell is wrapped, even where the run has taken minutes
     with sqlite3.connect(home / "mpsq.db") as connection:
-        connection.execute("UPDATE runs SET paused_at = 1 WHERE state = 'RUNNING'")
+        connection.execute("UPDATE runs SET paused_at = 1, started_at = started_at - 600 WHERE state = 'RUNNING'")
     for command in (["list"], ["list", "--runs"], ["show", "g1"], ["show", "4"]):
         assert "RUNNING (suspended)" in mpsq.ok(*command).out, command
 
