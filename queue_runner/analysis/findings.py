@@ -323,14 +323,17 @@ def _metric_answers(family: Family, name: str, pairs: Sequence[Pair]) -> str:
 
 
 def _lowest(family: Family, name: str, pairs: Sequence[Pair]) -> str:
-    """Return "lowest loss: lr=0.1; ", with each row that may be the lowest. Other metrics have no better side, and a
-    row without a word, or with another baseline, may be the lowest, too."""
-    base = pairs[0].baseline
-    words = [pair.metrics[name].word for pair in pairs]
-    if not run_metrics.is_loss(name) or Word.UNDECIDED in words or len(pairs) + 1 < len(family.arms):
+    """Return "lowest loss: lr=0.1; ", with each row that may be the lowest: no interval of another is wholly below its.
+    Other metrics have no better side, and a row without a word, or with another baseline, may be the lowest, too."""
+    limits = {pairs[0].baseline.label: (0.0, 0.0)}
+    for pair in pairs:
+        judged = pair.metrics[name]
+        if judged.decided and judged.low is not None and judged.high is not None:
+            limits[pair.arm.label] = judged.low, judged.high
+    if not run_metrics.is_loss(name) or len(limits) < len(family.arms):
         return ""
-    rows = [pair.arm.label for pair in pairs if pair.metrics[name].word in (Word.LOWER, Word.SAME)]
-    rows = rows if Word.LOWER in words else [base.label, *rows]
+    least = min(high for _, high in limits.values())
+    rows = [label for label, (low, _) in limits.items() if low <= least]
     return f"lowest {name}: {' or '.join(rows)}; " if len(rows) <= MOST_FACTORS else ""
 
 
@@ -386,9 +389,10 @@ def ratio(pair: Pair, per_work: str, compiling: bool = False) -> str:
     """Say which of two arms is faster, with the limits of the result: "is" marks a verdict, "was" none. About a
     compiled arm, say what compilation does to it."""
     verdict = pair.verdict
-    equal = not verdict.decided and units.ratio(verdict.change) == units.ratio(1.0)
-    slower = pair.ratio < 1 and verdict.word is not Word.SAME and not equal
+    slower = pair.ratio < 1 and verdict.word is not Word.SAME
     stated = verdict.mirrored() if slower else verdict
+    if equal := not verdict.decided and units.ratio(stated.change) == units.ratio(1.0):
+        slower, stated = False, verdict
     times = stated.ratio
     compared = [(pair.arm, verdict.value), (pair.baseline, verdict.baseline)]
     if verdict.word is Word.SAME:

@@ -6,6 +6,7 @@ training or validation loss.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Sequence
 from statistics import fmean
 
@@ -26,13 +27,14 @@ INTERNAL = frozenset(
     ]
 )
 """Metrics of mpsq's own programs and parsers that other reports read. So are those with a dot or slash, of cells."""
+_LOSS = re.compile(r"(^|[^a-z])loss$", re.IGNORECASE)
 _LEARNS = ("subject", "config", "dtype")
 """Values that, like the settings of a row, change its training."""
 
 
 def is_loss(name: str) -> bool:
     """Whether the lowest value of a metric is the best, by its name."""
-    return "loss" in name.lower()
+    return _LOSS.search(name) is not None
 
 
 def value(row: ReportedRun, name: str) -> float | None:

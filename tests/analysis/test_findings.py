@@ -54,6 +54,7 @@ def test_rows_without_a_device_are_named_by_their_mode() -> None:
 def test_what_took_as_long_is_neither_faster_nor_slower() -> None:
     text = said([run("cpu", 0, 0.1), run("mps", 0, 0.100001)])
     assert "as fast as" in text and "100.0 vs 100.0 ms" in text
+    assert "as fast as" in said([run("cpu", 0, 0.1), run("mps", 0, 0.1003)]), "1.00 x, and 0.997 turned round"
 
 
 def test_the_interval_of_equal_rows_is_that_of_the_table() -> None:

@@ -7,6 +7,7 @@ import random
 
 import pytest
 
+from queue_runner.analysis import run_metrics
 from queue_runner.analysis.findings import metric_answer
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.analysis.rounds import Verdict, Word, decimal_step
@@ -89,7 +90,8 @@ def test_one_sentence_says_the_answer_on_each_row() -> None:
     ("means", "lead"),
     [
         ((0.75, 0.55, 0.95), "lowest loss: cpu eager n_layer=4; against cpu eager n_layer=2 (0.747), "),
-        ((0.75, 0.55, 0.57), "lowest loss: cpu eager n_layer=4 or cpu eager n_layer=6; against "),
+        ((0.75, 0.55, 0.56), "lowest loss: cpu eager n_layer=4 or cpu eager n_layer=6; against "),
+        ((0.75, 0.25, 0.55), "lowest loss: cpu eager n_layer=4; against "),
         ((0.75, 0.95, 0.97), "lowest loss: cpu eager n_layer=2; against "),
         ((0.75, 0.55, 0.75), "loss against "),
     ],
@@ -99,6 +101,11 @@ def test_the_rows_that_may_have_the_lowest_loss_come_first(means: tuple[float, .
     (family,) = ask(rounds(values, name="loss"), vs={"n_layer": "2"}, aim=Aim("loss"))
     (sentence,) = metric_answer(family, "loss")
     assert sentence.startswith(lead)
+
+
+def test_only_a_name_that_ends_with_loss_has_a_better_side() -> None:
+    assert all(map(run_metrics.is_loss, ("loss", "val_loss", "eval/loss", "Train Loss")))
+    assert not any(map(run_metrics.is_loss, ("loss_scale", "glossiness", "loss_reduction", "closs")))
 
 
 def test_the_sentence_on_two_rows_begins_with_the_lower_loss() -> None:
