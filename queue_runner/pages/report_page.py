@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from queue_runner import atomic_file, reports, units
 from queue_runner.analysis import run_metrics
 from queue_runner.analysis.comparison import SELECTS_ANOTHER, Family
-from queue_runner.analysis.finding import Finding
+from queue_runner.analysis.finding import Finding, NextStep
 from queue_runner.analysis.grouping import MAIN, factor_name, last_attempts, word
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.analysis.stats import by_key
@@ -41,9 +41,6 @@ _USED = ("user_s", "sys_s", "max_rss_bytes")
 _LETTER = re.compile(r"([A-Z]{1,2}): ")
 _MARK = re.compile(r"[a-z!] ")
 """The mark of a caveat, before its text in a note."""
-
-_WHY = re.compile(r"mpsq why [\d.]+$")
-"""The next step where a further run would end like the last."""
 
 
 class PageTable(Struct, frozen=True):
@@ -104,7 +101,7 @@ def build(
     answers = [] if result.text == "" and more.get("whys") else _answers(lines, evidence, status)
     behind = [without_option(line) for line in lines if isinstance(line, Finding) and line not in answers]
     failures, tables, notes = _failures(evidence), _lettered(result), result.notes
-    is_here = bool(static and failures)  # the page leads to the run
+    is_here = bool(static and failures)  # the page has its next step, and leads to the run
     if failures and evidence.compared and not any(row.outcome == Outcome.SUCCEEDED for row in evidence.runs):
         reasons, answers, behind, tables = [], [], [], []  # they have no number
         notes = [note for note in notes if not _MARK.match(note)]
@@ -128,14 +125,15 @@ def build(
         failures=failures,
         answers=answers,
         behind=behind,
-        next_steps=[step for step in result.next_steps if not (is_here and _WHY.search(step))],
-        fails_again=any(map(_WHY.search, result.next_steps)),
+        next_steps=result.next_steps,
         most_rows=MOST_ROWS,
         tables=tables,
         caveats=[(note[0], note) for note in notes if _MARK.match(note)],
         open_notes=open_notes,
         notes=[
-            note for note in notes if not (note in open_notes or _MARK.match(note) or (is_here and _WHY.search(note)))
+            note
+            for note in notes
+            if not (note in open_notes or _MARK.match(note) or (is_here and isinstance(note, NextStep)))
         ],
         charts=[(arm_tables.caption(family) if len(compared) > 1 else "", *drawn) for family, *drawn in charts],
         plots=plots,

@@ -18,7 +18,6 @@ from queue_runner.monitor import explanation, group_summary, queue_state, run_vi
 from queue_runner.monitor.run_view import RunLine
 from queue_runner.paths import Layout
 from queue_runner.store import read
-from queue_runner.web import views
 
 if TYPE_CHECKING:
     from starlette.datastructures import QueryParams
@@ -112,7 +111,6 @@ class ReportPages:
             whys = explanation.explain_all(self._layout, connection, selectors) if selectors else []
             workloads, is_open = group_summary.workloads(connection, group)
             last = run_view.last_attempts(run for run in runs if not run.is_preflight)
-            failed = [run for run in last if run.style == "bad"]
             return self._page(
                 CompareQuery((selector.text,), "", (), reports.suited(workloads, DEFAULT)),
                 connection,
@@ -126,7 +124,6 @@ class ReportPages:
                 open=is_open,
                 whys=whys,
                 runs=last,
-                again=views.again(failed[0], selector.text) if failed else "",
             )
 
     def _page(

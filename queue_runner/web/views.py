@@ -269,12 +269,6 @@ def _selectors(text: str) -> tuple[tuple[Selector, ...], str | None]:
     return ((), text) if selector.name is not None else ((selector,), None)
 
 
-def again(run: RunLine, selector: object) -> str:
-    """Return the command that queues what `selector` names with the current code, if it ran as `run` did; "" if only a
-    new submission has the current code."""
-    return f"mpsq rerun {selector} --snapshot off" if run.kind == "command" and not run.spec.on else ""
-
-
 _ABOVE = ("state", "invalid", "caveat")
 """Facts of a run that its page has at the top."""
 
@@ -282,7 +276,7 @@ _ABOVE = ("state", "invalid", "caveat")
 class JobPage(Struct, frozen=True):
     """The page of a job: all its runs, and everything about the run `at`: its progress while it runs, then the charts
     of its iterations; those of its phases and of the machine. `facts_` is the output of `mpsq show`; a macro of the
-    template is called `facts`. `again_` is as in macros.html.j2, where `why` leads to no more than the log."""
+    template is called `facts`."""
 
     details: Details
     facts_: Sequence[tuple[str, str]]
@@ -295,7 +289,6 @@ class JobPage(Struct, frozen=True):
     running: RunningView | None
     plots: Plots
     may_retry: bool
-    again_: str | None
 
 
 def job(layout: Layout, text: str) -> JobPage:
@@ -327,11 +320,9 @@ def job(layout: Layout, text: str) -> JobPage:
     runs = [other for other in runs if other.job_id == run.job_id]
     may_retry = _may_retry(run, runs, details)
     facts = [(name, value) for name, value in show_text.facts(details) if name not in _ABOVE]
-    only_log = run.state == State.DONE and why.next_step.startswith("mpsq logs") and ";" not in why.next_step
-    again_ = again(run, run.job_id) if only_log else None
     steps = [step for step in why.next_step.split("; ") if not step.startswith(f"mpsq logs {run.run} ")]
     why = replace(why, next_step="; ".join(steps))  # the page leads to its log
-    return JobPage(details, facts, run, why, runs, bars, bar_ticks, courses, running, plots, may_retry, again_)
+    return JobPage(details, facts, run, why, runs, bars, bar_ticks, courses, running, plots, may_retry)
 
 
 def _may_retry(run: RunView, runs: Sequence[RunView], details: Details) -> bool:

@@ -155,7 +155,7 @@ def test_what_a_page_of_several_questions_lacks_stands_near_its_answer(tmp_path:
         store.run("cpu", median_s=None, outcome="LOST", workload=f"crash{group}", group=group, ended_at=1e9 + group)
     text = " ".join(Seen(page_of(store)).text.split())
     top = text[: text.index("believed")]
-    assert "Which is faster" in top and "mps eager is" in top and "mpsq report g1 for one" in top
+    assert "Which is faster" in top and "mps eager is" in top and "mpsq report g1 shows it" in top
     assert "tiny" not in top and text.count("older submission not shown") == 1
 
 

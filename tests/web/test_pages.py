@@ -125,7 +125,7 @@ def test_a_paused_lane_says_so_where_nothing_runs(queue: Layout, browser: Browse
 
 def test_a_job_is_what_show_and_why_say(queue: Layout, browser: Browser) -> None:
     page = text_of(browser.get("/job/2"))
-    assert "exit code 3" in page and "mpsq rerun 2 --snapshot off" in page
+    assert "exit code 3" in page and "after a fix, mpsq report missing g" in page
     assert "invalid: contended" in page and "others used" in page
     assert "[hidden]" in page and "hunter2" not in page
     assert page[page.index("Run 2.1") : page.rindex("history")].count("FAILED(3)") == 1, "it was a fact, too"
@@ -734,12 +734,11 @@ def test_after_a_failure_the_next_step_runs_the_code_that_was_fixed(tmp_path: Pa
     browser.enter()
     RunDir(store.layout.run_dir("1.1")).path.mkdir(parents=True)
     RunDir(store.layout.run_dir("1.1")).stdout.write_text("no data")
-    for page, command in (("/group/1", "mpsq rerun g1 --snapshot off"), ("/job/1", "mpsq rerun 1 --snapshot off")):
+    for page in ("/group/1", "/job/1"):
         html = browser.get(page)
-        assert f"<code>{command}</code>" in html and "mpsq why" not in html and "mpsq logs" not in html
+        assert "after a fix, mpsq report missing g1 --submit" in " ".join(text_of(html).split())
+        assert "mpsq why" not in html and "mpsq logs" not in html
         assert re.search("<button>retry.* with the same code</button>", html)
-    store.run("cpu", False, None, outcome="FAILED", exit_code=1, group=2)
-    assert "submit it again" in browser.get("/group/2"), "a workload has only the code that it was submitted with"
 
 
 def test_a_step_whose_output_has_a_page_is_a_link() -> None:

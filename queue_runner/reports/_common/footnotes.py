@@ -97,7 +97,8 @@ class CaveatMarks:
                     log = f"mpsq logs {(failed or runs)[-1].run}"
                     yield NextStep(f"why: {log}", log)
                     if failed:
-                        yield NextStep(f"to run them again after a fix, with the code as it is then: {again}", again)
+                        fixed = f"after a fix, {again}"
+                        yield NextStep(f"to run them again with the code as it is then: {fixed}", fixed)
                 else:
                     yield NextStep(f"to run them again: {again}", again)
 

@@ -90,7 +90,7 @@ def _closing(
     closing = [_on_one_line("caveats", [*sentences], [], room, least=len({*marks}))]
     explain = [f"{command} --explain shows more", f"{command} --explain", "--explain shows more"] if explained else []
     steps = [*result.next_steps, *hidden]
-    closing.append(_on_one_line("next", steps, [*explain, ""] if hidden else explain, room))
+    closing.append(_on_one_line("next", steps, [*explain, ""] if len(steps) > 1 else explain, room))
     return [line for line in closing if line]
 
 
