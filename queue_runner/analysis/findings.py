@@ -58,7 +58,7 @@ def describe(family: Family, step0: Step0, stated: Pair | None = None) -> list[s
     first = metrics.pop(family.by, None)
     return [
         *_nothing(family),
-        *(_ratios(family, stated) if first is None else [*first, *map(_other, _ratios(family, stated))]),
+        *(_ratios(family, stated) if first is None else [*first, *map(_of_time, _ratios(family, stated))]),
         *(_other(line, name in family.named) for name, lines in metrics.items() for line in lines),
         *without_words(family),
         *other_clock((arm.label, arm.timed) for arm in family.arms),
@@ -76,6 +76,11 @@ def _other(line: str, is_named: bool = True) -> Finding:
         return line
     decided = not isinstance(line, Undecided)
     return OtherAnswer(line, is_named and decided) if is_named or decided else Finding(line)
+
+
+def _of_time(line: str) -> Finding:
+    """Return a sentence on the time below the answer on a metric: it says what it is about."""
+    return line if isinstance(line, Finding) else OtherAnswer(f"time: {line}", not isinstance(line, Undecided))
 
 
 def _nothing(family: Family) -> Iterable[str]:

@@ -97,9 +97,8 @@ def build(
     reasons, status = trust.reasons(evidence), trust.status(compared)
     if status is None and evidence.compared and len(evidence.families) > 1 < len(reasons):
         status = reasons.pop(0)  # that nothing was compared is the answer
-    lines = trust.labelled(result.lines, evidence.families)
-    answers = [] if result.text == "" and more.get("whys") else _answers(lines, evidence, status)
-    behind = [without_option(line) for line in lines if isinstance(line, Finding) and line not in answers]
+    answers = [] if result.text == "" and more.get("whys") else _answers(result, evidence, status)
+    behind = [without_option(line) for line in result.lines if isinstance(line, Finding) and line not in answers]
     failures, tables, notes = _failures(evidence), _lettered(result), result.notes
     is_here = bool(static and failures)  # the page has its next step, and leads to the run
     if failures and evidence.compared and not any(row.outcome == Outcome.SUCCEEDED for row in evidence.runs):
@@ -184,8 +183,8 @@ def _failures(evidence: RunRecords) -> list[tuple[ReportedRun, int]]:
     return [(alike[0], len(alike) - 1) for alike in by_key(failed, lambda row: row.fate).values()][:MOST_FAILURES]
 
 
-def _answers(lines: Sequence[str], evidence: RunRecords, status: trust.TrustReason | None) -> list[str]:
-    return [*(_time(evidence.families) if evidence.compared else []), *trust.below(status, lines)]
+def _answers(result: Result, evidence: RunRecords, status: trust.TrustReason | None) -> list[str]:
+    return [*(_time(evidence.families) if evidence.compared else []), *trust.below(status, result.lines)]
 
 
 def _time(families: Sequence[Family]) -> list[str]:

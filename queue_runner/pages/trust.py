@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from operator import itemgetter
@@ -80,27 +79,6 @@ def below(status: TrustReason | None, lines: Iterable[str]) -> list[str]:
     others = [line for line in known if isinstance(line, OtherAnswer)][:MOST_OTHERS]
     first = [line for line in known if not isinstance(line, Finding)]
     return [*(line.measured if repeats and isinstance(line, Undecided) else line for line in first), *others]
-
-
-_LETTER = re.compile(r"(?:[A-Z]{1,2}: )?")
-"""The letter of a table before a sentence about it."""
-
-
-def labelled(lines: Iterable[str], families: Iterable[Family]) -> list[str]:
-    """Return the sentences of a report, those on the time of a question that asks about a metric with that label: each
-    on a metric names it."""
-    known = [*lines]
-    metrics = tuple(f"{name} " for name in dict.fromkeys(name for family in families for name in family.metrics))
-    return [_of_time(line, metrics) if isinstance(line, OtherAnswer) else line for line in known]
-
-
-def _of_time(line: OtherAnswer, metrics: tuple[str, ...]) -> OtherAnswer:
-    matched = _LETTER.match(line)
-    letter = matched[0] if matched else ""
-    text = line.removeprefix(letter)
-    if text.removeprefix("undecided: ").startswith(metrics):
-        return line
-    return OtherAnswer(f"{letter}time: {text}", line.in_summary)
 
 
 def _answers(families: Iterable[Family]) -> list[list[tuple[str, Verdict]]]:

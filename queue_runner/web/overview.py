@@ -102,8 +102,7 @@ def _computed(connection: sqlite3.Connection, group: int, most_runs: int) -> Ans
         return AnswerSoFar(group, progress, unended, None, [f"{units.counted(progress.runs, 'run')}: see its page"], 0)
     result = reports.run(reports.suited(workloads, reports.DEFAULT), connection, Options(selectors=(selector,)))
     status = trust.status(result.families)
-    lines = trust.labelled(result.lines, result.families)
-    answers = trust.below(status, lines) or lines[:1]
+    answers = trust.below(status, result.lines) or result.lines[:1]
     return AnswerSoFar(
         group,
         progress,

@@ -196,7 +196,7 @@ def test_a_status_names_its_quantity_and_the_others_that_are_undecided(store: St
     assert reason.kind == "warn" and "on val_loss" in reason.text and "time: undecided" in reason.text
     with read.reading(store.layout.db) as connection:
         result = run("devices", connection, read_options(by="val_loss"))
-    lines = trust.below(status, trust.labelled(result.lines, result.families))
+    lines = trust.below(status, result.lines)
     assert lines[0].startswith("val_loss of") and lines[1].startswith("time: undecided: ")
     alone = trust.status(evidence_of(store).families)
     assert alone is not None and "time: undecided" in alone.text and "; val_loss: decided" in alone.text
