@@ -6,7 +6,9 @@ A ratio without a verdict is reported as measured; only a verdict says that a di
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
+from shlex import quote
 from statistics import median
 
 from msgspec.structs import replace
@@ -143,7 +145,7 @@ def _compiled(pair: Pair) -> str:
 
 def _open(family: Family) -> Iterable[str]:
     """Say how many more rounds would decide the pairs that have no verdict, or what prevents one. On a metric, the
-    sentence of its answer says what rounds do not remove."""
+    sentence of its answer says what rounds do not remove. A next step is about the quantity that comes first."""
     runs = [row for arm in family.arms for row in arm.runs]
     ours = [row for row in runs if row.group_id and row.kind != "import" and not row.merged]
     groups = {row.group_id or 0 for row in ours}
@@ -155,14 +157,17 @@ def _open(family: Family) -> Iterable[str]:
     undecided = [
         item for item in answers if not item[2].decided and (item[2].of_time or (item[2].more and not item[2].why))
     ]
-    fewest = min([answer.more for *_, answer in undecided if answer.more], default=0)
+    first = [item for item in undecided if item[0] == family.by or not family.by]
+    fewest = min([answer.more for *_, answer in first if answer.more], default=0)
     for needs, alike in by_key(undecided, lambda item: item[2].next_step).items():
         quantities = [*dict.fromkeys(name or "time" for name, *_ in alike)]
         quantity = f"{quantities[0]} " if family.named and len(quantities) == 1 else ""
         reason = f"{quantity}undecided ({needs})"
         which = f": {units.listed([*dict.fromkeys(names for _, names, _ in alike)], MOST_FACTORS)}"
         answer = alike[0][2]
-        if answer.why or not answer.more:
+        if not any(item in first for item in alike):
+            yield Finding(reason + which)
+        elif answer.why or not answer.more:
             yield Caveat(reason, which)
             by_rounds = 0 < fewest <= MOST_OFFERED
             if not (answer.why or by_rounds) and len(groups) == 1 and all(row.state == State.DONE for row in runs):
@@ -171,7 +176,7 @@ def _open(family: Family) -> Iterable[str]:
             yield Finding(reason + which)  # further rounds wait already
         else:
             no_rounds = next((row.instead_of_rounds for row in ours if row.instead_of_rounds), "")
-            verdicts = [answer for *_, answer in undecided]
+            verdicts = [answer for *_, answer in first]
             if len(groups) == 1:
                 command = no_rounds or (_longer_runs(ours) if fewest > FEW else "")
                 command = command or _towards_an_answer(verdicts, min(groups), fewest)
@@ -290,6 +295,55 @@ def answer(family: Family) -> str:
 
 
 def metric_answer(family: Family, name: str) -> Iterable[str]:
+    """Say the answer on a metric: which rows may have the lowest loss; or else the answers on the rows."""
+    rows = lowest(family, name) if len(family.arms) > 2 else []
+    if not 0 < len(rows) <= MOST_FACTORS:
+        yield from row_answers(family, name)
+        return
+    pairs = sorted((pair for pair in family.pairs if name in pair.metrics), key=lambda pair: pair.metrics[name].change)
+    pair, answer = pairs[0], pairs[0].metrics[name]
+    if len(rows) == 1:
+        lower, other = pair.arm.label, pair.baseline.label
+        if rows != [lower]:
+            lower, other, answer = other, lower, answer.mirrored()
+        difference, interval = _difference(answer)
+        text = f"{lower}, {difference} than {other}, {' vs '.join(_metric_values(answer))}"
+        yield _sentence(f"lowest {name}: {text}", [interval, answer.rounds], decided=True)
+    else:
+        yield f"lowest {name}: {' or '.join(rows)}; {answer.rounds} do not tell which"
+        yield from _towards_the_lowest(family, name, rows)
+    yield from map(Finding, row_answers(family, name))
+
+
+def _towards_the_lowest(family: Family, name: str, rows: Sequence[str]) -> Iterable[NextStep]:
+    """Return the command that compares the rows that may be the lowest with each other."""
+    groups = {row.group_id for arm in family.arms for row in arm.runs}
+    other = next((row for row in rows if re.fullmatch(r"\S+=\S+", row) and row != _label(family.baseline)), "")
+    if name == family.by and other and len(groups) == 1 and None not in groups and not family.is_chosen:
+        command = f"mpsq report g{min(filter(None, groups))} --vs {quote(other)} --by {quote(name)}"
+        yield NextStep(f"to compare these rows with each other: {command}", command)
+
+
+def lowest(family: Family, name: str) -> list[str]:
+    """Return the rows that may have the lowest value of a loss: no interval of another is wholly below theirs. Empty if
+    that leaves out no row, and where a row has no interval; other metrics have no better side."""
+    judged = {pair.arm.label: pair.metrics.get(name) for pair in family.pairs if pair.baseline is family.baseline}
+    limits = {_label(family.baseline): (0.0, 0.0)}
+    for label, answer in judged.items():
+        if answer is not None and not answer.why and answer.low is not None and answer.high is not None:
+            limits[label] = answer.low, answer.high
+    if not run_metrics.is_loss(name) or len(limits) < len(family.arms):
+        return []
+    least = min(high for _, high in limits.values())
+    rows = [label for label, (low, _) in limits.items() if low <= least]
+    return rows if len(rows) < len(limits) else []
+
+
+def _label(arm: Arm | None) -> str:
+    return arm.label if arm is not None else ""
+
+
+def row_answers(family: Family, name: str) -> Iterable[str]:
     """Say the answers on a metric: one sentence for the rows that are compared with the same one. Where no row has a
     word, only the largest difference."""
     distinct = {frozenset((pair.arm, pair.baseline)): pair for pair in (*family.twins, *family.pairs)}
@@ -303,10 +357,10 @@ def metric_answer(family: Family, name: str) -> Iterable[str]:
         if len(pairs) == 1:
             yield _metric_answer(family, name, pairs[0])
         elif any(pair in decided for pair in pairs):
-            yield _metric_answers(family, name, pairs)
+            yield _metric_answers(name, pairs)
 
 
-def _metric_answers(family: Family, name: str, pairs: Sequence[Pair]) -> str:
+def _metric_answers(name: str, pairs: Sequence[Pair]) -> str:
     """Say the answers on rows that are compared with one baseline; rows without a word come last."""
     decided = [pair for pair in pairs if pair.metrics[name].decided]
     undecided = [
@@ -323,23 +377,7 @@ def _metric_answers(family: Family, name: str, pairs: Sequence[Pair]) -> str:
     if undecided:
         rows.append(f"undecided: {units.listed(undecided, MOST_FACTORS)}")
     base = f"{pairs[0].baseline.label} ({_metric_values(decided[0].metrics[name])[1]})"
-    lead = _lowest(family, name, pairs) or f"{name} "
-    return f"{lead}against {base}, 95 % CI: {'; '.join(rows)}"
-
-
-def _lowest(family: Family, name: str, pairs: Sequence[Pair]) -> str:
-    """Return "lowest loss: lr=0.1; ", with each row that may be the lowest: no interval of another is wholly below its.
-    Other metrics have no better side, and a row without a word, or with another baseline, may be the lowest, too."""
-    limits = {pairs[0].baseline.label: (0.0, 0.0)}
-    for pair in pairs:
-        judged = pair.metrics[name]
-        if judged.decided and judged.low is not None and judged.high is not None:
-            limits[pair.arm.label] = judged.low, judged.high
-    if not run_metrics.is_loss(name) or len(limits) < len(family.arms):
-        return ""
-    least = min(high for _, high in limits.values())
-    rows = [label for label, (low, _) in limits.items() if low <= least]
-    return f"lowest {name}: {' or '.join(rows)}; " if len(rows) <= MOST_FACTORS else ""
+    return f"{name} against {base}, 95 % CI: {'; '.join(rows)}"
 
 
 def _metric_values(answer: Verdict) -> list[str]:

@@ -54,6 +54,8 @@ def status(families: Iterable[Family]) -> TrustReason | None:
     undecided = [answer for answer in answers if not answer.decided]
     if not undecided:
         first = _first(compared, _open(compared))
+        if any(len(findings.lowest(family, family.by)) > 1 for family in families):
+            return TrustReason("warn", "; ".join([f"{first}: the lowest is undecided", *_open(compared)]))
         text = "; ".join([f"{first}: decided" if first else "answer", *_open(compared)])
         return TrustReason("good", text) if answers else None
     by_rounds = sorted((answer for answer in undecided if not answer.why), key=lambda x: x.more or math.inf)

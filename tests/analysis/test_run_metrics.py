@@ -8,6 +8,7 @@ import random
 import pytest
 
 from queue_runner.analysis import run_metrics
+from queue_runner.analysis.finding import Finding
 from queue_runner.analysis.findings import metric_answer
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.analysis.rounds import Verdict, Word, decimal_step
@@ -89,18 +90,23 @@ def test_one_sentence_says_the_answer_on_each_row() -> None:
 @pytest.mark.parametrize(
     ("means", "lead"),
     [
-        ((0.75, 0.55, 0.95), "lowest loss: cpu eager n_layer=4; against cpu eager n_layer=2 (0.747), "),
-        ((0.75, 0.55, 0.56), "lowest loss: cpu eager n_layer=4 or cpu eager n_layer=6; against "),
-        ((0.75, 0.25, 0.55), "lowest loss: cpu eager n_layer=4; against "),
-        ((0.75, 0.95, 0.97), "lowest loss: cpu eager n_layer=2; against "),
-        ((0.75, 0.55, 0.75), "loss against "),
+        (
+            (0.75, 0.55, 0.95),
+            "lowest loss: cpu eager n_layer=4, 0.199 lower than cpu eager n_layer=2, 0.548 vs 0.747 (",
+        ),
+        ((0.75, 0.25, 0.55), "lowest loss: cpu eager n_layer=4, 0.499 lower than cpu eager n_layer=2, "),
+        ((0.75, 0.95, 0.97), "lowest loss: cpu eager n_layer=2, 0.20"),
+        ((0.75, 0.55, 0.75), "lowest loss: cpu eager n_layer=4, 0.199 lower"),
+        ((0.75, 0.55, 0.56), "lowest loss: cpu eager n_layer=4 or cpu eager n_layer=6; 8 rounds do not tell which"),
+        ((0.75, 0.75, 0.76), "undecided: loss of "),
     ],
 )
 def test_the_rows_that_may_have_the_lowest_loss_come_first(means: tuple[float, ...], lead: str) -> None:
     values = {2 + 2 * n: noisy(mean, start=n) for n, mean in enumerate(means)}
     (family,) = ask(rounds(values, name="loss"), vs={"n_layer": "2"}, aim=Aim("loss"))
-    (sentence,) = metric_answer(family, "loss")
+    sentence, *others = metric_answer(family, "loss")
     assert sentence.startswith(lead)
+    assert all(isinstance(line, Finding) for line in others), "the chart and the table have each row"
 
 
 def test_only_a_name_that_ends_with_loss_has_a_better_side() -> None:

@@ -12,7 +12,7 @@ from queue_runner import units
 from queue_runner.analysis import findings
 from queue_runner.analysis.comparison import TIME, Family
 from queue_runner.analysis.finding import Finding
-from queue_runner.analysis.findings import metric_answer
+from queue_runner.analysis.findings import row_answers
 from queue_runner.analysis.grouping import MAIN, PLACE, SUBJECT, word
 from queue_runner.analysis.rounds import Verdict, Word
 from queue_runner.monitor.answers.prepare import DETAILS
@@ -192,7 +192,7 @@ def _metric(name: str, rows: Sequence[ArmRow], family: Family, marks: Sequence[C
         ),
     )
     option = "" if family.by else f"--by {quote(name)}"
-    return Section("", columns, rows, instead=next(iter(metric_answer(family, name)), ""), option=option)
+    return Section("", columns, rows, instead=next(iter(row_answers(family, name)), ""), option=option)
 
 
 def counts(rows: Sequence[ArmRow]) -> tuple[str, tuple[Column, ...]]:
