@@ -202,6 +202,24 @@ def test_a_status_names_its_quantity_and_the_others_that_are_undecided(store: St
     assert alone is not None and "time: undecided" in alone.text and "; val_loss: decided" in alone.text
 
 
+def test_two_rows_that_may_have_the_lowest_loss_leave_the_question_open(store: Store) -> None:
+    """Both were below the baseline: "loss: decided" stood in green, and the next step was one about the time."""
+    for k in range(5):
+        for lr, loss in (("1", 3.0), ("2", 2.0), ("3", 2.001)):
+            run_id = store.run("cpu", False, 0.1 + (k * int(lr) % 3) / 100, params={"lr": lr})
+            store.metric(run_id, "loss", loss + (k * int(lr) % 4) / 700)
+    store.db.execute("UPDATE jobs SET spec_json = json_set(spec_json, '$.seed_by_round', 1)")
+    status = trust.status(evidence_of(store, by="loss").families)
+    assert status == trust.TrustReason("warn", "loss: the lowest is undecided; time: undecided")
+    with read.reading(store.layout.db) as connection:
+        result = run("devices", connection, read_options(by="loss"))
+        assert not any("--rounds" in step for step in result.next_steps)
+        (step,) = (step for step in result.next_steps if "--vs" in step)
+        assert step == "mpsq report g1 --vs lr=2 --by loss"
+        chosen = run("devices", connection, read_options(vs="lr=2", by="loss"))
+    assert not any("--vs" in step for step in chosen.next_steps), "it is that report"
+
+
 def test_a_verdict_that_rests_on_disturbed_rounds_is_doubted(store: Store) -> None:
     """The sentence stood in a closed fold, below a green answer."""
     for k in range(5):
