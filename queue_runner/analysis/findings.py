@@ -237,7 +237,7 @@ def incomplete(pairs: Iterable[Pair]) -> Iterable[str]:
                 yield Finding(f"{names}: compared over {where}")
     if differ:
         which = units.listed(differ, MOST_FACTORS)
-        yield f"comparisons include only complete rounds, a row's numbers all its runs: {which}"
+        yield f"rows show all their runs, but comparisons only complete rounds: {which}"
 
 
 def _differs_over_all(pair: Pair) -> bool:
@@ -534,11 +534,11 @@ def _same_start(arms: Sequence[Arm], step0: Step0) -> Iterable[str]:
         if units.loss(max(values)) != spread:
             spread = f"{spread} to {units.loss(max(values))}"
         some = "" if len(losses) == len(arms) else f", {len(losses)} of {len(arms)} rows known"
-        yield Finding(f"step-0 losses agree within {tolerated}: {spread} ({name}){some}")
+        yield Finding(f"losses before the first step agree within {tolerated}: {spread} ({name}){some}")
         return
     each = ", ".join(f"{units.loss(value)} {arm.label}" for arm, value in losses)
-    differ = f"step-0 losses differ by {units.percent(off, 2)}"
-    yield Caveat(differ, f" (tolerance {tolerated}; {name}): {each}; the rows may not compute the same")
+    differ = f"losses before the first step differ by {units.percent(off, 2)}"
+    yield Caveat(differ, f" (tolerance {tolerated}; {name}): {each}; one of the rows may be wrong")
 
 
 def not_falling(arms: Sequence[Arm]) -> Iterable[str]:

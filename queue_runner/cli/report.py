@@ -138,7 +138,7 @@ def _submit_missing(line: str, result: Result, layout: Layout, format: str) -> N
     stored = store(planned, layout, format == "json")
     print_stored(planned, stored, layout, format == "json")
     if resubmission.code_changed(layout, [*missing], stored.jobs):
-        remark("the code has changed since then: reports show the runs in separate rows")
+        remark("the code has changed: reports show old and new runs in separate rows")
 
 
 def _is_report(word: str, layout: Layout) -> bool:

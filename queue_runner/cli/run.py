@@ -36,7 +36,7 @@ EPILOG = (
     "Without --repeats, two or more jobs run in rounds: each job once, in random order. Rounds end once each "
     "row of the report has a verdict (after 3 or more), or after 20 rounds or the --budget. "
     "If no worker runs, mpsq run starts one that exits when the queue is empty. Jobs that were queued earlier run "
-    "first. Ctrl-C cancels only its own jobs and waits for their end; a second one leaves at once."
+    "first. Ctrl-C cancels the jobs of this command and waits for their end; pressed again, it leaves at once."
 )
 
 

@@ -47,7 +47,7 @@ class WithCommand(TyperCommand):
             is_program = any(not word.startswith("-") and shutil.which(word) for word in command[:1])
             if type(error).__name__ == "NoSuchOption" and "command" not in ctx.meta and is_program:
                 raise UsageError(
-                    f"{ctx.command_path} took the options of the command {shlex.join(command)} for its own",
+                    f"{ctx.command_path} read the options of the command {shlex.join(command)} as its own",
                     self.where_it_goes(ctx, args),
                 ) from error
             flag = str(getattr(error, "option_name", ""))

@@ -127,7 +127,7 @@ def _refuse_changed(layout: Layout, job: int, spec: JobSpec) -> tuple[JobSpec | 
 
 
 def _in_copy(code: StartCode) -> str:
-    return f"it will run in a copy of the code as submitted, because {code.note}" if code.note else ""
+    return f"runs will use a copy of the code as submitted, because {code.note}" if code.note else ""
 
 
 _NO_CODE: dict[str, str | None] = {"snapshot": None, "tree": "", "code": "", "root": "", "inside": ""}

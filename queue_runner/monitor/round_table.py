@@ -118,7 +118,7 @@ class RoundTable:
 def of_at_most(number: int, more: int | None) -> str:
     """Return the number of the round, and about how many `more` are needed."""
     enough = (more or 0) <= MOST_ROUNDS - number
-    needed = f" (about {more} more needed{'' if enough else ', more than may follow'})" if more else ""
+    needed = f" (about {more} more needed{'' if enough else ', which is too many'})" if more else ""
     return f"round {number} of at most {MOST_ROUNDS}{needed}"
 
 

@@ -17,7 +17,7 @@ from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.analysis.rounds import Verdict
 from queue_runner.analysis.stats import by_key
 from queue_runner.errors import UsageError
-from queue_runner.model import State
+from queue_runner.model import Selector, State
 from queue_runner.monitor import answers
 from queue_runner.monitor.answers import prepare, select_runs, sweeps
 from queue_runner.monitor.answers.run_query import Context, Options
@@ -151,7 +151,13 @@ def _unit(match: Match) -> str:
 
 def _name(side: Options) -> str:
     where = (f"{name}={','.join(values)}" for name, values in side.where.items())
-    return ",".join([*(selector.text for selector in side.selectors), *where])
+    return ",".join([*map(_words, side.selectors), *where])
+
+
+def _words(selector: Selector) -> str:
+    """Return a side as a sentence names it: a bare number reads as a value."""
+    kind = "run " if selector.number is not None else "job " if selector.job is not None else ""
+    return f"{kind}{selector.text}"
 
 
 def _sides(rows: Sequence[ReportedRun], context: Context) -> list[list[ReportedRun]]:
@@ -259,7 +265,7 @@ def _unmatched(sides: Sequence[Sequence[Arm]], names: Sequence[str], matched: Co
     ]:
         jobs = (str((arms or side)[0].runs[0].job_id) for arms, side in zip(without, sides, strict=True))
         command = f"mpsq compare {' '.join(jobs)}"
-        yield f"no such row on the other side: {', '.join(counts)}; {command} compares two jobs anyway"
+        yield f"on one side only: {', '.join(counts)}; {command} compares two jobs anyway"
 
 
 def _obstacle(match: Match) -> str:

@@ -14,8 +14,8 @@ from queue_runner.tables import Column
 NAME = "kernels"
 HELP = "single operations, forward and backward: TFLOP/s, GB/s, bound, share of the roofline"
 NOTES = (
-    "bound by: compute if the operation has more FLOP per byte than the device's FLOP/s over its bytes/s, both"
-    " measured by the run, else memory (roofline: Williams, Waterman & Patterson 2009)",
+    "bound by: compute if the operation's FLOP per byte exceed the device's (FLOP/s over bytes/s, as the run"
+    " measured them), else memory (roofline: Williams, Waterman & Patterson 2009)",
     "of roof: share of what the bound allows. Above 100 %: a cache serves bytes (bound by memory), or FFT, Winograd"
     " or TF32 needs fewer or less precise products (bound by compute)",
 )

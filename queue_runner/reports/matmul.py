@@ -106,8 +106,8 @@ def _notes(cells: Sequence[CellRow]) -> Iterable[str]:
         yield "naive: speed without synchronization"
     if any(_GUIDE.of(cell) is not None for cell in cells):
         yield (
-            "guide: the first block of the process by time.time(), without synchronization; naive and true: the median"
-            " of the measured blocks, without and with it"
+            "guide: a process's first block, not synchronized; naive: the median of all measured blocks, not"
+            " synchronized; true: the same, synchronized"
         )
     named = ((cell.run.device_name or cell.run.device, cell.run.dtype, cell.peak) for cell in cells)
     yield from footnotes.peaks(named, "peak:")

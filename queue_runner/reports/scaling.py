@@ -221,8 +221,8 @@ def _fit_words(curve: Curve) -> str:
     row = beyond.decided[-1]
     reason = f": {row.reason}" if row.reason else ""
     too_large = row.outcome in (Outcome.OUT_OF_MEMORY, Outcome.SUCCEEDED)  # success by swapping
-    failed = "does not fit" if too_large else "fails otherwise"
-    return f"{works}; smallest that {failed}: {_value(beyond.value)}, {_ending(row)}{reason}"
+    failed = "smallest that does not fit" if too_large else "smallest other failure"
+    return f"{works}; {failed}: {_value(beyond.value)}, {_ending(row)}{reason}"
 
 
 def _value(x: float) -> str:
@@ -248,7 +248,7 @@ def _notes(curves: Sequence[Curve], marks: footnotes.CaveatMarks) -> Iterable[st
     bad = [row for _, point in points for row in point.runs if not row.valid and row.median_s]
     yield from marks.excluded(bad, {row.run_id for _, point in points for row in point.used})
     if bad:
-        yield Finding("whether a value fits is taken from invalid runs, too")
+        yield Finding("invalid runs, too, show whether a value fits")
     for curve, point in points:
         if curve.largest and point.failed and point.value < curve.largest.value:
             row, at = point.failed, f"{curve.name} {_value(point.value)}"

@@ -41,7 +41,7 @@ def _missing_devices(request: Request, cells: Cells) -> Iterator[str]:
         absent.append("this machine has no GPU for cuda")
     for why in absent:
         ours = request.workload is not None  # of a command mpsq knows only the options
-        end = "its runs will end as DEVICE_UNAVAILABLE here" if ours else "mpsq cannot tell what the command uses"
+        end = "its runs will end as DEVICE_UNAVAILABLE here" if ours else "the command may use another device"
         yield f"{why}: {end}"
 
 
@@ -91,7 +91,7 @@ def _folder_in_command(request: Request, cells: Cells) -> Iterator[str]:
     folder = cells[0].cwd
     named = [word if word.startswith("/") else word.partition("=")[2] for word in request.argv if folder in word]
     if not all(map(os.path.isfile, named)):  # Path.is_file raises for a word that is longer than a path may be
-        yield f"the command names {folder}: runs read it in place, not the submitted copy"
+        yield f"this command contains {folder}: runs read that, not the submitted copy"
 
 
 def _name_like_an_id(request: Request, cells: Cells) -> Iterator[str]:

@@ -237,8 +237,8 @@ class Request:
     )
     budget_s: float | None = _option(
         Kind.DURATION,
-        "With --until: after this time, such as 30m, no new round starts. Of the first 3 rounds, no run starts"
-        " that still waits. Default: 10m, for new rounds only.",
+        "With --until: after this time, such as 30m, no new round starts, and waiting runs"
+        " of the first 3 rounds are skipped. Default: 10m, which skips none.",
         "DURATION",
         name="budget",
         convert=_budget,

@@ -206,7 +206,7 @@ def test_rows_without_a_counterpart_come_with_a_command_that_compares_them(store
     grid(store, a=0.1, b=0.2)
     for k in range(2):
         store.run(params={"n": "c"}, median_s=0.3 + k / 100, group=2)
-    (line,) = (line for line in compare(store, "g1", "g2").lines if "other side" in line)
+    (line,) = (line for line in compare(store, "g1", "g2").lines if "on one side only" in line)
     assert "2 rows of g1" in line and "1 row of g2" in line
     _, _, jobs = line.partition("mpsq compare ")
     assert lines(compare(store, *jobs.split()[:2]), "measured").keys() >= {"ms/iter"}
@@ -233,7 +233,7 @@ def test_the_change_is_named_after_its_meaning(store: Store) -> None:  # noqa: F
     """ "two over one" was read as a ratio of the times, and is a speedup."""
     grid(store, a=0.1, b=0.2)
     titles = [column.title for column in compare(store, "1", "2").sections[1].columns]
-    assert "speedup of 2 (95 % CI)" in titles
+    assert "speedup of job 2 (95 % CI)" in titles
 
 
 def test_a_command_has_a_name_and_is_not_a_workload(store: Store) -> None:  # noqa: F811

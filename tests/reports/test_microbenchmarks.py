@@ -125,7 +125,7 @@ def test_the_guides_block_stands_beside_both(store: Benches) -> None:
     assert row["block_s"] == pytest.approx(0.1)
     text = " ".join(shown(store, "matmul").split())
     assert "guide's loop" in text and "100 4.000 ms 1.000 ms 100.0 ms" in text
-    assert "guide: the first" in text
+    assert "guide: a process's first block" in text
 
 
 def test_runs_that_do_not_count_are_shown_only_where_no_other_does(store: Benches) -> None:

@@ -238,7 +238,7 @@ def _state_of_runs(context: Context) -> tuple[int, str]:
     parts = []
     if failed:
         ending = Ending(Outcome(failed[0].outcome or ""), failed[0].exit_code, failed[0].signal, "")
-        which, run = f"{len(failed)} of {len(rows) - n_waiting} that ended", failed[0].run
+        which, run = f"{len(failed)} of {units.counted(len(rows) - n_waiting, 'ended run')}", failed[0].run
         parts.append(f"{which} did not succeed (newest: {run} {ending}, see mpsq why {run})")
     if n_waiting:
         parts.append(f"{n_waiting} {'has' if n_waiting == 1 else 'have'} not ended (see mpsq status)")

@@ -98,7 +98,7 @@ class CaveatMarks:
                     yield NextStep(f"why: {log}", log)
                     if failed:
                         fixed = f"after a fix, {again}"
-                        yield NextStep(f"to run them again with the code as it is then: {fixed}", fixed)
+                        yield NextStep(f"to run them again with the fixed code: {fixed}", fixed)
                 else:
                     yield NextStep(f"to run them again: {again}", again)
 
