@@ -144,7 +144,7 @@ def _running(run: RunView, context: RunContext) -> tuple[str, str]:
         return "it continues, but no worker is running to record it", START_A_WORKER
     lane = f" on lane {run.lane}" if run.lane != DEFAULT_LANE else ""
     return (
-        f"the worker started it{lane} and it has not ended",
+        f"the worker has started it{lane}",
         "mpsq logs {run} -f follows it; mpsq cancel {run} cancels it",
     )
 

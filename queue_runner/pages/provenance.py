@@ -145,9 +145,11 @@ def hidden(command: str) -> str:
 
 
 def programs(evidence: RunRecords, layout: Layout) -> tuple[list[Ran], int]:
-    """Return the program of the newest run of each arm, each command once, and of how many arms it is left out."""
-    newest = [(arm, arm.runs[-1]) for family in evidence.families for arm in family.arms]
-    started = [(arm, row) for arm, row in newest if row.kind != "import" and not row.merged]
+    """Return the program of the newest run of each arm that has started, each command once, and the number of other
+    arms."""
+    arms = [arm for family in evidence.families for arm in family.arms]
+    newest = [(arm, next((row for row in reversed(arm.runs) if row.started_at), None)) for arm in arms]
+    started = [(arm, row) for arm, row in newest if row and row.kind != "import" and not row.merged]
     run_ids = ", ".join(str(row.run_id) for _, row in started[:MOST_PROGRAMS])
     sql = f"SELECT r.id, spec_json, repeat FROM runs r JOIN jobs j ON j.id = r.job_id WHERE r.id IN ({run_ids})"
     specs = {run_id: values for run_id, *values in tuples(evidence.context.connection, sql)}

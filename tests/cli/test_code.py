@@ -112,8 +112,8 @@ def test_what_submit_tells_of_the_code(options: tuple[str, ...], told: str, mpsq
 def test_a_command_that_names_its_folder_is_told_what_it_reads_there(mpsq: Cli, code: Path) -> None:
     copied = ["submit", "--cwd", code, "--snapshot", "copy", "--"]
     notes = mpsq.ok(*copied, "sh", "-c", f"cd {code} && python train.py").err
-    assert 0 <= notes.find("copy of the code") < notes.find("the command names")  # the exception comes last
-    assert "the command names" not in mpsq.ok(*copied, "sh", f"{code}/train.py", f"--x={code}/train.py").err
+    assert 0 <= notes.find("copy of the code") < notes.find("this command contains")  # the exception comes last
+    assert "this command contains" not in mpsq.ok(*copied, "sh", f"{code}/train.py", f"--x={code}/train.py").err
 
 
 def test_rerun_takes_over_what_was_asked(mpsq: Cli, layout: Layout, code: Path) -> None:
@@ -156,8 +156,8 @@ def test_rerun_says_what_it_cannot_do(mpsq: Cli, layout: Layout, code: Path, tmp
     mpsq.ok("submit", "--cwd", code, "--", "true")
     (code / "train.py").write_text("other")
     ran = mpsq.ok("rerun", "4")
-    assert "in a copy" in ran.err and "train.py changed" in ran.err
-    assert "in a copy" not in mpsq.ok("rerun", "4", "--snapshot", "off").err
+    assert "use a copy" in ran.err and "train.py changed" in ran.err
+    assert "use a copy" not in mpsq.ok("rerun", "4", "--snapshot", "off").err
     assert "whatever changes there" in mpsq.ok("show", "6").out
     for content in layout.snapshots.glob("*/content-*"):
         content.unlink()

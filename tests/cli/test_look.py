@@ -391,7 +391,7 @@ def test_a_hint_names_what_is_not_refused(queue: Layout, mpsq: Cli) -> None:
     add = "schedule", "add", "0 2 * * *", "--name", "n", "--"
     line = "mpsq schedule add '0 2 * * *' --name n --"
     refused = mpsq(*add, "sh", "train.sh", "--lr", "3").err
-    assert "took the options" in refused and f"{line} -- sh train.sh --lr 3\n" in refused
+    assert "read the options" in refused and f"{line} -- sh train.sh --lr 3\n" in refused
     assert f"{line} --device cpu --hold -- sh a.sh\n" in mpsq(*add, "--device", "cpu", "--hold", "sh", "a.sh").err
     assert f"{line} -- true\n" in mpsq(*add, "true").err
 

@@ -61,7 +61,7 @@ def test_added_rounds_of_edited_code_say_that_they_run_in_a_copy(queue: Queue) -
     assert not add(queue, 1).notes
     script.write_text("false")
     (note,) = add(queue, 1).notes
-    assert "in a copy of the code" in note and "a.sh" in note
+    assert "a copy of the code" in note and "a.sh" in note
 
 
 def test_a_retried_run_does_not_shift_the_rounds(queue: Queue) -> None:

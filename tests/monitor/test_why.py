@@ -53,7 +53,7 @@ def run(state: str, **changes: Any) -> RunView:
         (run("QUEUED"), RunContext(WORKER, TURN, requeued="no fence"), "(it was requeued: no fence)", "mpsq edit"),
         (run("QUEUED"), RunContext(WORKER), "it is being started", "mpsq logs 12.3 -f"),
         (run("QUEUED", deadline_at=4e9), RunContext(WORKER, TURN), "run 1.1 is before it; it is skipped if it has not started by ", "mpsq edit"),
-        (run("RUNNING"), RunContext(WORKER), "the worker started it", "mpsq cancel 12.3"),
+        (run("RUNNING"), RunContext(WORKER), "the worker has started it", "mpsq cancel 12.3"),
         (run("RUNNING"), RunContext(NOBODY, supervision=Supervision(True)), "it continues, but no worker", "mpsq worker"),
         (run("RUNNING"), RunContext(NOBODY), "it has lost its supervisor", "mpsq worker"),
         (run("RUNNING", outcome="SUCCEEDED", real_s=6.0), RunContext(NOBODY), "run 12.3 has ended: it succeeded after 6.00 s; the next worker stores its result", "mpsq worker"),
