@@ -361,6 +361,9 @@ def _pairing(
         for key in ended
         if (whole := _complete(by_round[0].get(key, []), by_round[1].get(key, []))) is not None
     }
+    if not of_time and not complete:  # a loss over other seeds is another loss
+        seeds = seeds_in_common(*([row for row, _ in runs] for runs in (mine, theirs)))
+        mine, theirs = ([run for run in runs if seed_of(run[0]) in seeds] for runs in (mine, theirs))
     closed, unordered = _close(*([run for run in runs if round_of(run[0]) not in shared] for runs in (mine, theirs)))
     if obstacle:
         pass
@@ -392,10 +395,6 @@ def _pairing(
         obstacle=obstacle,
         machines=machines if several else (),
     )
-    if not of_time and not complete:  # a loss over other seeds is another loss
-        seeds = seeds_in_common(*([row for row, _ in runs] for runs in (mine, theirs)))
-        mine, theirs = ([run for run in runs if seed_of(run[0]) in seeds] for runs in (mine, theirs))
-        compared = theirs
     return _Pairing(contrast, _mean(mine) - _mean(theirs), _mean(compared))
 
 

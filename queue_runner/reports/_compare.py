@@ -331,7 +331,8 @@ def _measured(match: Match, compared: Family) -> Iterable[SideBySide]:
         answer = pair.metrics.get(name) if pair else None
         low, high = (answer.low, answer.high) if answer else (None, None)
         change = answer.size if answer else units.MISSING
-        values = [run_metrics.mean(arm, name) for arm in of_seeds]
+        means = [run_metrics.mean(arm, name) for arm in of_seeds]
+        values = [answer.baseline, answer.value] if answer else means
         yield line(name, values, partial(units.measured, low=low, high=high, least=2), answer=answer, change=change)
     for column, (title, format) in _USED.items():
         medians = [arm.median(column) for arm in (of_seeds if column in LOSSES else arms)]

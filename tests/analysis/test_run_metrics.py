@@ -127,6 +127,24 @@ def test_rounds_with_one_seed_give_no_word() -> None:
     assert answer(rows).word is Word.UNDECIDED and "seed" in answer(rows).why
 
 
+def test_rounds_of_two_submissions_have_the_seeds_that_both_have() -> None:
+    """Rounds had all seeds, the values those in common: the change and the values contradicted each other."""
+    seeds = {2: [20, *range(7)], 4: [8, *range(7)]}
+    rows = rounds({n_layer: [seed + 0.25 * (n_layer == 4) for seed in some] for n_layer, some in seeds.items()})
+    apart = [
+        run.changed(
+            seed=int(run.metrics["score"]),
+            group_id=n_layer,
+            repeat=k + 1,
+            started_at=10.0 * k + (n_layer == 4) * (-1) ** k,
+        )
+        for n_layer in seeds
+        for k, run in enumerate(run for run in rows if run.settings == {"n_layer": n_layer})
+    ]
+    judged = answer(apart)
+    assert (judged.change, judged.value, judged.baseline, judged.n) == (0.25, 3.25, 3.0, 7)
+
+
 def test_a_program_that_repeats_its_value_ignores_the_seed() -> None:
     judged = answer(rounds({2: [0.5] * 8, 4: noisy(1.0)}))
     assert judged.word is Word.UNDECIDED and "MPSQ_SEED" in judged.why

@@ -124,6 +124,16 @@ def test_losses_and_metrics_of_other_seeds_are_not_compared(store: Store, groups
     assert "score" in line and "batch loss" in line
 
 
+def test_the_difference_of_a_metric_is_that_of_the_values_beside_it(store: Store) -> None:  # noqa: F811
+    """The second side has another run with a seed that both have, in a round of its own."""
+    for name, seeds in (("a", (0, 1)), ("b", (0, 1, 1))):
+        for seed in seeds:
+            run = store.run(params={"n": name}, hello={"seed": seed})
+            store.metric(run, "score", 5.0 + seed + (name == "b") / 4)
+    score = lines(compare(store, "1", "2"), "measured")["score"]
+    assert (score["first"], score["second"], score["difference"]) == (5.5, 5.75, 0.25)
+
+
 def test_iterations_of_another_size_are_compared_by_their_rate(store: Store) -> None:  # noqa: F811
     """100 and 190 ms stood beside "1.05 x", which is per token."""
     for noise in NOISE:
