@@ -211,12 +211,12 @@ def round_of(row: ReportedRun) -> tuple[Any, int] | None:
     return None if group_id is None or repeat is None or row.kind == "import" else (group_id, repeat)
 
 
-def seed_of(row: ReportedRun) -> int | bool | None:
+def seed_of(row: ReportedRun) -> int | None:
     """Return the seed that the run reported, else what stands for it: the repeat, where each has another seed."""
-    return (row.seed_by_round and row.repeat) if row.seed is None else row.seed
+    return row.repeat if row.seed is None and row.seed_by_round else row.seed
 
 
-def seeds_in_common(first: Iterable[ReportedRun], second: Iterable[ReportedRun]) -> set[int | bool | None]:
+def seeds_in_common(first: Iterable[ReportedRun], second: Iterable[ReportedRun]) -> set[int | None]:
     """Return the seeds that runs of both have; those of all where none is shared."""
     seeds = {*map(seed_of, first)}, {*map(seed_of, second)}
     return seeds[0] & seeds[1] or seeds[0] | seeds[1]

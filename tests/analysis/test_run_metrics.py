@@ -10,6 +10,7 @@ import pytest
 from queue_runner.analysis import run_metrics
 from queue_runner.analysis.finding import Finding
 from queue_runner.analysis.findings import metric_answer
+from queue_runner.analysis.grouping import seeds_in_common
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.analysis.rounds import Verdict, Word, decimal_step
 from queue_runner.spec import Aim
@@ -143,6 +144,13 @@ def test_rounds_of_two_submissions_have_the_seeds_that_both_have() -> None:
     ]
     judged = answer(apart)
     assert (judged.change, judged.value, judged.baseline, judged.n) == (0.25, 3.25, 3.0, 7)
+
+
+def test_a_seed_of_zero_is_not_an_unknown_one() -> None:
+    rows = [row(seed=seed) for seed in (0, 1)]
+    unknown = [row(seed_by_round=0, repeat=k) for k in (1, 2)]
+    assert seeds_in_common(rows, unknown) == {0, 1, None}
+    assert seeds_in_common(rows, [row(seed=0), *unknown]) == {0}
 
 
 def test_a_program_that_repeats_its_value_ignores_the_seed() -> None:
