@@ -263,24 +263,28 @@ def other_clock(rows: Iterable[tuple[str, Sequence[ReportedRun]]]) -> Iterable[s
         yield Caveat(why, f": {units.listed(doubtful, MOST_FACTORS)}")
 
 
-def disturbed(family: Family) -> Iterable[str]:
-    """Say which verdicts depend on rounds in which something disturbed a run."""
+def disturbed(family: Family, only_first: bool = False) -> Iterable[str]:
+    """Say which verdicts depend on rounds in which something disturbed a run; with `only_first`, of those on the
+    quantity that comes first."""
     rounds = disturbed_rounds(family)
     if not rounds:
         return
     calm = without(family, rounds)
-    left = {(pair.arm.label, pair.baseline.label): pair.verdict for pair in (*calm.pairs, *calm.twins)}
+    left = {(pair.arm.label, pair.baseline.label): calm.answers(pair) for pair in (*calm.pairs, *calm.twins)}
     pairs = {frozenset((pair.arm, pair.baseline)): pair for pair in (*family.twins, *family.pairs)}
     for pair in pairs.values():
-        verdict, calm_verdict = pair.verdict, left.get((pair.arm.label, pair.baseline.label))
-        if calm_verdict is None or calm_verdict.word is verdict.word:
-            continue
-        if calm_verdict.n < FIRST_LOOK and 2 * len(rounds) < verdict.n:
-            continue  # too few rounds for any verdict, although most were undisturbed
-        names = f"{pair.arm.label} vs {pair.baseline.label}: {calm_verdict.word} instead of {verdict.word}"
-        yield Caveat(
-            f"without the {units.counted(len(rounds), 'disturbed round')} a verdict would change", f": {names}"
-        )
+        calm_answers = left.get((pair.arm.label, pair.baseline.label), {})
+        for name, verdict in [*family.answers(pair).items()][: 1 if only_first else None]:
+            calm_verdict = calm_answers.get(name)
+            if calm_verdict is None or calm_verdict.word is verdict.word:
+                continue
+            if calm_verdict.n < FIRST_LOOK and 2 * len(rounds) < verdict.n:
+                continue  # too few rounds for any verdict, although most were undisturbed
+            names = f"{pair.arm.label} vs {pair.baseline.label}: {calm_verdict.word} instead of {verdict.word}"
+            on = f" on {name or 'the time'}" if family.named else ""
+            yield Caveat(
+                f"without the {units.counted(len(rounds), 'disturbed round')} a verdict{on} would change", f": {names}"
+            )
 
 
 def answer(family: Family) -> str:

@@ -143,7 +143,7 @@ def _verdicts(evidence: RunRecords) -> TrustReason:
     share = f"{len(rounds)} of {len(answers)} comparisons have" if len(answers) > 1 else "it has"
     still = _open(compared)
     chance = "at most a 5 % chance that any verdict is wrong, even if you look after each round (for Gaussian noise)"
-    doubts = [str(line) for family in evidence.families for line in findings.disturbed(family)]
+    doubts = [str(line) for family in evidence.families for line in findings.disturbed(family, only_first=True)]
     kind = "good" if len(rounds) == len(answers) and not (still or doubts) else "warn"
     return TrustReason(kind, "; ".join([f"{share} a verdict{_on(compared)}, after {each}", *doubts, *still, chance]))
 

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from queue_runner import units
+from queue_runner.analysis import findings
 from queue_runner.analysis.comparison import Family
 from queue_runner.analysis.finding import Undecided
 from queue_runner.pages import axis, dots, iteration_plots, render, timeline, trust
@@ -228,6 +229,27 @@ def test_a_verdict_that_rests_on_disturbed_rounds_is_doubted(store: Store) -> No
             store.run(device, False, s * (1 + k % 3 / 700), taints=taints)
     reason = trust.reasons(evidence_of(store))[0]
     assert reason.kind == "warn" and "without the 3 disturbed rounds" in reason.text
+
+
+@pytest.mark.parametrize("doubtful", ["score", "time"])
+def test_only_a_doubt_about_the_first_quantity_limits_its_answer(store: Store, doubtful: str) -> None:
+    """A doubt about the time limited an answer on a metric, without its name, and none about the metric did."""
+    for k in range(8):
+        for device in ("cpu", "mps"):
+            taints = {"contended": ("caveat", "others used 30 %")} if k >= 4 else {}
+            noise = ((k % 2) - 0.5) / 20 if k < 4 else k / 1e4
+            changes = {name: (noise + 0.07 if name == doubtful else 0.5 + k / 1e4) for name in ("score", "time")}
+            change = {name: x * (device == "mps") for name, x in changes.items()}
+            run_id = store.run(device, False, 0.201713 * math.exp(change["time"]), taints=taints)
+            store.metric(run_id, "score", change["score"] + k / 10)
+    store.db.execute("UPDATE jobs SET spec_json = json_set(spec_json, '$.seed_by_round', 1)")
+    evidence = evidence_of(store, by="score")
+    reason = trust.reasons(evidence)[0]
+    is_first = doubtful == "score"
+    assert reason.kind == ("warn" if is_first else "good"), reason.text
+    assert ("a verdict on score would change" in reason.text) is is_first
+    known = [line for family in evidence.families for line in findings.disturbed(family)]
+    assert len(known) == 1 and doubtful in known[0]
 
 
 def test_an_interval_that_excludes_nothing_does_not_set_the_axis(store: Store) -> None:
