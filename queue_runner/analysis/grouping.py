@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property, lru_cache
 from statistics import stdev
 from typing import Any
@@ -253,11 +253,18 @@ def group(rows: Iterable[ReportedRun], names: Sequence[str], include_invalid: bo
 
 def last_attempts(rows: Iterable[ReportedRun]) -> list[ReportedRun]:
     """Return the newest run of each repeat: a repeat and its retries count once."""
-    by_repeat = {
-        (row.job_id, row.run_id if row.repeat is None else row.repeat): row
-        for row in sorted(rows, key=lambda row: row.run_id)
-    }
-    return [*by_repeat.values()]
+    return [*{_repeat_of(row): row for row in sorted(rows, key=lambda row: row.run_id)}.values()]
+
+
+def without_used(rows: Iterable[ReportedRun], used: Collection[int]) -> list[ReportedRun]:
+    """Return the newest run of each repeat of which no run is `used`, given as run_ids."""
+    rows = [*rows]
+    counted = {_repeat_of(row) for row in rows if row.run_id in used}
+    return [row for row in last_attempts(rows) if _repeat_of(row) not in counted]
+
+
+def _repeat_of(row: ReportedRun) -> tuple[int, int]:
+    return row.job_id, row.run_id if row.repeat is None else row.repeat
 
 
 def not_replaced(rows: Iterable[ReportedRun]) -> list[ReportedRun]:

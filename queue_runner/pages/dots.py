@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from queue_runner import units
 from queue_runner.analysis import run_metrics
 from queue_runner.analysis.comparison import Family, Pair
-from queue_runner.analysis.grouping import Arm, last_attempts, taints
+from queue_runner.analysis.grouping import Arm, taints, without_used
 from queue_runner.analysis.intervals import FIRST_LOOK
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.analysis.rounds import Verdict, Word, mean_interval, metric_interval
@@ -269,8 +269,8 @@ def _about(arm: Arm, interval: Sequence[float], what: Quantity) -> str:
     if not arm.used:
         return f"no valid run of {arm.n_ended}" if arm.ended else "has not run"
     text = f"{what.show(interval[0])}, " if interval else ""
-    left = f", {len(last_attempts(arm.left_out))} left out" if arm.left_out else ""
-    return f"{text}{units.counted(len(arm.used), 'run')}{left}"
+    left_out = without_used(arm.ended, {row.run_id for row in arm.used})
+    return f"{text}{units.counted(len(arm.used), 'run')}{f', {len(left_out)} left out' if left_out else ''}"
 
 
 def _notes(

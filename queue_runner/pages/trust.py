@@ -13,7 +13,7 @@ from queue_runner import units
 from queue_runner.analysis import findings
 from queue_runner.analysis.comparison import Family
 from queue_runner.analysis.finding import Finding, OtherAnswer, Undecided
-from queue_runner.analysis.grouping import last_attempts, taints
+from queue_runner.analysis.grouping import last_attempts, taints, without_used
 from queue_runner.analysis.rounds import Verdict
 from queue_runner.analysis.stats import by_key
 from queue_runner.model import State
@@ -152,7 +152,7 @@ def _runs(evidence: RunRecords) -> TrustReason:
     all_ended = [row for row in evidence.runs if row.state == State.DONE]
     ended = last_attempts(all_ended)
     used = {row.run_id for family in evidence.families for arm in family.arms for row in arm.used}
-    left_out = last_attempts(row for row in all_ended if row.run_id not in used)
+    left_out = without_used(all_ended, used)
     included = sum(row.run_id in used and not row.valid for row in ended)
     parts, kind = [], "good"
     if left_out:

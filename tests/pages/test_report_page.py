@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -316,6 +317,20 @@ def test_the_letter_of_a_caveat_leads_to_its_text(store: Store) -> None:
 def test_a_run_that_was_retried_is_not_left_out(store: Store) -> None:
     store.retry(1, "cpu", False, 0.402)
     assert "left out: contended (1);" in Seen(page_of(store)).text
+
+
+@pytest.mark.parametrize("retry_works", [True, False])
+def test_a_repeat_of_which_one_attempt_counts_is_not_left_out(tmp_path: Path, retry_works: bool) -> None:
+    """The page left out "2 of 6 runs", and its chart "1", of which the retry had succeeded."""
+    store = Store(tmp_path / "home")
+    failed: dict[str, Any] = {"median_s": None, "outcome": "FAILED", "exit_code": 1}
+    for device in ("cpu", "mps"):
+        store.run(device)
+        first = store.run(device, **(failed if retry_works else {}))
+        store.retry(first, device, compile=False, **({} if retry_works else failed))
+    text = " ".join(Seen(page_of(store)).text.split())
+    assert "all 4 runs that ended are valid" in text and "100.0 ms, 2 runs" in text
+    assert "are left out:" not in text and "2 runs, 1 left out" not in text
 
 
 def test_runs_that_have_not_ended_are_counted_apart(store: Store) -> None:
