@@ -171,15 +171,16 @@ def _open(family: Family) -> Iterable[str]:
             yield Caveat(reason, which)
             by_rounds = 0 < fewest <= MOST_OFFERED
             if not (answer.why or by_rounds) and len(groups) == 1 and all(row.state == State.DONE for row in runs):
-                yield _without_rounds([answer for *_, answer in alike], min(groups), _longer_runs(ours))
+                margin = _margin(family, [answer for *_, answer in alike])
+                yield _without_rounds(margin, min(groups), _longer_runs(ours))
         elif any(row.state != State.DONE for row in runs):
             yield Finding(reason + which)  # further rounds wait already
         else:
             no_rounds = next((row.instead_of_rounds for row in ours if row.instead_of_rounds), "")
-            verdicts = [answer for *_, answer in first]
             if len(groups) == 1:
                 command = no_rounds or (_longer_runs(ours) if fewest > FEW else "")
-                command = command or _towards_an_answer(verdicts, min(groups), fewest)
+                margin = _margin(family, [answer for *_, answer in first])
+                command = command or _towards_an_answer(margin, min(groups), fewest)
             else:
                 command = "submit the rows together: each round then has both" if groups else needs
             yield NextStep(reason + which, command) if command else Finding(reason + which)
@@ -199,25 +200,27 @@ def _longer_runs(rows: Sequence[ReportedRun]) -> str:
     return f"make the runs longer ({measured} of {whole} is measured): --set max_iters={iters * times}"
 
 
-def _without_rounds(undecided: Sequence[Verdict], group: int, longer: str) -> NextStep:
+def _without_rounds(margin: int, group: int, longer: str) -> NextStep:
     """Return what to do where rounds alone do not decide: accept a wider margin, or measure with less noise."""
-    if margin := _margin(undecided):
+    if margin:
         return NextStep("a wider margin gives a verdict", f"mpsq report g{group} --same-within {margin}%")
     vary = "the runs vary too much"
     return NextStep(vary, longer or f"{vary}: make them longer, or the machine quieter")
 
 
-def _towards_an_answer(undecided: Sequence[Verdict], group: int, fewest: int) -> str:
+def _towards_an_answer(margin: int, group: int, fewest: int) -> str:
     """Return the command for more rounds; if they are many and the intervals narrow, one that they already answer; ""
     if they are too many."""
-    if fewest > MOST_ROUNDS and (margin := _margin(undecided)):
+    if fewest > MOST_ROUNDS and margin:
         return f"mpsq report g{group} --same-within {margin}%"
     return more_rounds(group, fewest) if fewest <= MOST_OFFERED else ""
 
 
-def _margin(undecided: Sequence[Verdict]) -> int:
-    """Return the smallest of MARGINS, in percent, within which all intervals lie; 0 if there is none."""
-    if not all(answer.of_time and answer.low is not None for answer in undecided):
+def _margin(family: Family, undecided: Sequence[Verdict]) -> int:
+    """Return the smallest of MARGINS, in percent, within which all intervals lie; 0 if there is none, or if the default
+    report of the submission compares other rows or iterations."""
+    differs = family.is_chosen or any(row.window for arm in family.arms for row in arm.runs)
+    if differs or not all(answer.of_time and answer.low is not None for answer in undecided):
         return 0
     widest = max(abs(end) for answer in undecided for end in answer.on_scale)
     return next((margin for margin in MARGINS if widest < math.log1p(margin / 100)), 0)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from queue_runner.analysis.comparison import Family, Question, compare, families, n_words
+from queue_runner.analysis.finding import NextStep
 from queue_runner.analysis.findings import describe
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.analysis.rounds import Verdict, Word, mean_interval, rounding_step
@@ -292,6 +293,19 @@ def test_a_word_that_rests_on_disturbed_rounds_says_so() -> None:
     assert "disturbed" not in text_of(ask(seldom)[0])
     first = [run for run in seldom if (run.repeat or 0) <= 3]  # two rounds have no verdict, whatever they show
     assert verdict_of(ask(first)[0]).word is Word.FASTER and "disturbed" not in text_of(ask(first)[0])
+
+
+def test_a_margin_is_offered_only_where_the_whole_report_compares_the_same() -> None:
+    """With another baseline, the offered command gave no verdict."""
+    rows = [*planned("cpu", [0.1013] * 6), *planned("mps", [0.1013 * (0.98 + k % 3 / 50) for k in range(6)], at=1)]
+
+    def offers(rows: Sequence[ReportedRun], **more: object) -> bool:
+        (family,) = ask([replace(run, state="DONE") for run in rows], **more)
+        return any("--same-within" in line.command for line in describe(family, {}) if isinstance(line, NextStep))
+
+    assert offers(rows) and offers(rows, vs={"device": "cpu"})
+    assert not offers(rows, vs={"device": "mps"}), "--vs is not in the command"
+    assert not offers([replace(run, window=(0, 9)) for run in rows]), "nor is --iters"
 
 
 @pytest.mark.parametrize("speedup", [1.0237, 1.38, 1.98, 7.0])
