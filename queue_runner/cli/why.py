@@ -49,6 +49,6 @@ def _print(line: str) -> None:
 
 
 def _shared(reason: Why, text: str) -> str:
-    """Return a text without the ids of its run and job: what the reasons of several runs may share."""
+    """Return a text without the ids of the reason's run and job: what the reasons of several runs may share."""
     job = reason.run.partition(".")[0]
-    return re.sub(rf"\b(run|job|mpsq \w+) {job}(\.\d+)?\b", r"\1", text)
+    return re.sub(rf"\b(run|job|mpsq \w+) ({re.escape(reason.run)}|{job})(?!\.?\d)", r"\1", text)

@@ -321,6 +321,15 @@ def test_why_says_once_what_several_jobs_share(queue: Layout, mpsq: Cli) -> None
     assert len(mpsq.ok("why", "@last", "--json").json()["runs"]) == 3
 
 
+def test_why_names_the_retry_of_each_run(queue: Layout, mpsq: Cli) -> None:
+    """The answer on 7.1, which was retried as 7.3, also stood for 7.2."""
+    mpsq.ok("submit", "--snapshot", "off", "--hold", "--repeats", "2", "--", "true")
+    mpsq.ok("cancel", "7")
+    mpsq.ok("retry", "7")
+    out = mpsq.ok("why", "7.1", "7.2").out
+    assert all(f"run 7.{n} " in out and f"next: mpsq why 7.{n + 2}\n" in out for n in (1, 2)), out
+
+
 def test_why_names_no_log_that_was_removed(queue: Layout, mpsq: Cli) -> None:
     assert "mpsq logs 2.1" in mpsq.ok("why", "2").out
     (queue.run_dir("2.1") / "stdout.log").unlink()
