@@ -528,6 +528,12 @@ def test_commands_with_other_arguments_are_rows_of_their_own(store: Store) -> No
     }
 
 
+def test_a_negative_value_has_its_option(store: Store) -> None:
+    for value in ("0.1", "-0.1", "-.5", "--verbose"):
+        store.run(workload=None, argv=("python", "train.py", "--lr", value))
+    assert {*rows(store.report())} == {"--lr 0.1", "--lr -0.1", "--lr -.5", "--verbose"}
+
+
 def test_a_setting_within_an_argument_makes_one_difference(store: Store) -> None:
     for lr in ("1e-3", "1e-4"):
         argv = ("python", "-c", f"train(lr={lr})", f"--out=out_{lr}")

@@ -218,7 +218,7 @@ def _unnamed(argv: Sequence[str], common: set[str], row: ReportedRun) -> str:
     for option, argument in zip(["", *argv], argv, strict=False):
         if argument in known or _POOLED.fullmatch(argument) or argument.partition("=")[2] in values:
             continue
-        is_value = not argument.startswith("-") and option in common and _OPTION.fullmatch(option)
+        is_value = option in common and _OPTION.fullmatch(option) and not _OPTION.match(argument)
         distinct += [option] if is_value else []
         distinct.append(argument)
     return " ".join(distinct)
