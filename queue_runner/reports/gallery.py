@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -75,7 +76,7 @@ COLUMNS = columns(
     Column("ended_at", "last run ended", units.number, True, value=attrgetter("last.ended_at")),
     "taints",
 )
-_PRIVATE = re.compile(r"(--?[\w-]+ )?(\[hidden[ -]\w+\]|\S*/\S*)")
+_PRIVATE = re.compile(r"((?<!\S)--?[A-Za-z][\w-]* )?(\[hidden[ -]\w+\]|\S*/\S*)")
 """A secret or a path, with the option whose value it is."""
 _QUESTION = ("subject", "config", "dtype", "compile", *TIME)
 
@@ -117,6 +118,9 @@ def _value(arm: Arm, name: str) -> Any:
     value = arm.key.get(name)
     if name != "arguments" or value is None:
         return value
+    for argument in sorted(json.loads(arm.runs[0].argv_json), key=len, reverse=True):
+        if "/" in argument:  # may have spaces
+            value = value.replace(argument, "/")
     return " ".join(_PRIVATE.sub("", value).split()) or None
 
 

@@ -86,6 +86,26 @@ def test_the_gallery_has_the_wall_time_of_commands_and_counts_failures_of_all_ro
     assert "1 run left" in text and "out (FAILED(1))" in text, "the page counts them, too"
 
 
+def test_the_gallery_shows_no_part_of_a_path_or_of_code_with_one(store: Store) -> None:  # noqa: F811
+    """Of "4/2; n = 1" it left "n = 1", and of a path the words after its first space."""
+    for n in "12":
+        paths = (
+            "-c",
+            f"4/2; n = {n}",
+            f"--data=/home/me/of {n}",
+            "--x",
+            f"-{n}",
+            f"/tmp/{n}",
+            "--out",
+            f"/tmp/out {n}",
+        )
+        known = {"framework": None, "config": None, "dtype": None, "device": None, "compile": None, "workload": None}
+        argv = ("python3", *paths, "--n", n)
+        store.run(median_s=None, argv=argv, name="python3", exit={"real_s": 1.5}, **known)  # type: ignore[arg-type]
+    arguments = [row["settings"]["arguments"] for row in store.report("gallery").rows]
+    assert arguments == ["--x -1 --n 1", "--x -2 --n 2"]
+
+
 def test_missing_runs_are_offered_as_they_were_selected(store: Store) -> None:  # noqa: F811
     """It offered to queue what is missing of another submission, and named g5 where there was none."""
     for group in (1, 2):
