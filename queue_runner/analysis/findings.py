@@ -187,12 +187,15 @@ def _open(family: Family) -> Iterable[str]:
 
 
 def _longer_runs(rows: Sequence[ReportedRun]) -> str:
-    """Return how to measure longer, where start and end of a workload's runs take most of their time; "" elsewhere."""
+    """Return how to measure longer, where start and end of a workload's runs take most of their time; "" elsewhere, and
+    where one number of iterations for all would end a sweep of it."""
     timed = [row for row in rows if row.valid and row.median_s and row.n_measure and row.real_s]
-    if not timed or not all(row.planned_iters and row.kind == "workload" for row in timed):
+    planned = {row.planned_iters or 0 if row.kind == "workload" else 0 for row in timed}
+    iters = planned.pop() if len(planned) == 1 else 0
+    if not iters:
         return ""
     measured_s = median((row.median_s or 0) * (row.n_measure or 0) for row in timed)
-    real_s, iters = median(row.real_s or 0 for row in timed), max(row.planned_iters or 0 for row in timed)
+    real_s = median(row.real_s or 0 for row in timed)
     if measured_s > LITTLE * real_s:
         return ""
     times = min(MOST_LONGER, round(real_s / measured_s))
