@@ -136,13 +136,14 @@ def _verdicts(evidence: RunRecords) -> TrustReason:
     rounds = [answer.n for answer in answers if answer.decided]
     if not rounds:
         decided = _decided(evidence.families)
-        text = f"no verdict{_on(compared, decided)} yet: until then, a difference may be chance"
+        text = f"no verdict{_on(compared, decided)} yet: a difference may be chance"
         return TrustReason("warn", "; ".join([text, *decided]))
     fewest, most = min(rounds), max(rounds)
     each = f"{fewest} to {most} rounds" if fewest < most else units.counted(most, "round")
-    share = f"{len(rounds)} of {len(answers)} comparisons have" if len(answers) > 1 else "it has"
+    have = "has" if len(rounds) == 1 else "have"
+    share = f"{len(rounds)} of {len(answers)} comparisons {have}" if len(answers) > 1 else "it has"
     still = _open(compared)
-    chance = "at most a 5 % chance that any verdict is wrong, even if you look after each round (for Gaussian noise)"
+    chance = "the chance of a wrong verdict is at most 5 %, however often you look (for Gaussian noise)"
     doubts = [str(line) for family in evidence.families for line in findings.disturbed(family, only_first=True)]
     kind = "good" if len(rounds) == len(answers) and not (still or doubts) else "warn"
     return TrustReason(kind, "; ".join([f"{share} a verdict{_on(compared)}, after {each}", *doubts, *still, chance]))
