@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from queue_runner.model import DEFAULT_LANE, NOT_FAILED, PREFLIGHT, Condition, Ending, Outcome
+from queue_runner.model import DEFAULT_LANE, NOT_FAILED, PREFLIGHT, Condition, Ending, Outcome, Verb
 from queue_runner.spec import BUDGET_S, FIRST_ROUNDS
 from queue_runner.store import added_rounds
 from queue_runner.store.engine import Connection
@@ -66,12 +66,18 @@ _OPEN_RUNS = """
 groups g CROSS JOIN jobs j ON j.group_id = g.id CROSS JOIN runs r ON r.job_id = j.id
 WHERE g.until IS NOT NULL AND g.closed_at IS NULL
 """
+_ADDED_BY_MPSQ = f"""
+(SELECT e.actor = 'worker' OR e.verb = '{Verb.SUBMIT_HELD}' FROM job_events e
+WHERE e.run_id = r.id AND e.verb IN ('{Verb.SUBMIT}', '{Verb.SUBMIT_HELD}'))
+"""
+"""Whether mpsq added the run, held where its question was paused; else `mpsq rerun --rounds`. NULL: it was planned."""
 _BUDGETS = f"""
 SELECT r.id, b.over_at FROM (
     SELECT g.id, g.budget_s, COALESCE(g.budget_s, {BUDGET_S}) + min(r.started_at) AS over_at
     FROM {_OPEN_RUNS} GROUP BY g.id
 ) b CROSS JOIN jobs j ON j.group_id = b.id CROSS JOIN runs r ON r.job_id = j.id
 WHERE r.state IN ('QUEUED', 'HELD') AND r.token IS NULL AND r.number <> {PREFLIGHT} AND b.over_at IS NOT NULL
+AND COALESCE({_ADDED_BY_MPSQ}, r.repeat <= {FIRST_ROUNDS})
 AND CASE WHEN r.repeat <= {FIRST_ROUNDS} THEN b.budget_s IS NOT NULL ELSE (b.id, r.repeat) NOT IN (
     SELECT g.id, r.repeat FROM {_OPEN_RUNS} AND r.started_at IS NOT NULL
 ) END
@@ -81,7 +87,8 @@ AND CASE WHEN r.repeat <= {FIRST_ROUNDS} THEN b.budget_s IS NOT NULL ELSE (b.id,
 def budgets(connection: Connection) -> list[tuple[int, float]]:
     """Return the waiting runs that will not start once a budget is over, and when that is (Unix seconds).
 
-    In the first rounds only a budget that was given counts. A later round that has begun is completed.
+    In the first rounds only a budget that was given counts. A later round that has begun is completed. Rounds that
+    a user adds always run, and so do those of a fixed number.
     """
     return connection.rows(_BUDGETS)
 

@@ -226,6 +226,26 @@ def test_a_later_round_that_waited_until_the_budget_was_over_does_not_start(
         assert not ready.unsatisfiable(connection, over_at), "a round that has begun is completed"
 
 
+@pytest.mark.parametrize("hold", [False, True])
+def test_a_round_of_a_user_starts_after_the_budget_and_one_that_was_paused_does_not(queue: Queue, hold: bool) -> None:
+    """`mpsq rerun --rounds` queued rounds that were skipped, of a question without --budget."""
+    submit(queue)
+    with writing(open_engine(queue.layout.db)) as connection:
+        connection.change("UPDATE runs SET started_at = 1e9, state = 'DONE', outcome = 'SUCCEEDED'")
+        added_rounds.add(connection, 1, 4, run_order.round_order, "user", hold=hold)
+        assert len(ready.unsatisfiable(connection, 1e9 + 600)) == (8 if hold else 0)
+
+
+def test_rounds_of_a_fixed_number_all_run(queue: Queue) -> None:
+    """`mpsq contest confirm` confirmed a gain after 3 of its 6 rounds, and called them 6."""
+    planned = plan.plan(requested(argv=("sleep", "{s}"), cwd=str(queue.folder), sets=("s=0,1",)))
+    plan.store(queue.layout, plan.in_rounds(planned, Until("confirm {}"), first=6))
+    with writing(open_engine(queue.layout.db)) as connection:
+        connection.change("UPDATE runs SET started_at = 1e9 WHERE id = 1")
+        assert not ready.unsatisfiable(connection, 1e9 + 600)
+        assert len(connection.column("SELECT id FROM runs WHERE repeat = 6")) == 2
+
+
 def test_rows_that_fail_end_it(queue: Queue) -> None:
     submit(queue, "echo $MPSQ_RUN >> $J; exit 3 {s}")
     work(queue)
