@@ -126,7 +126,7 @@ def of_group(layout: Layout, group: int) -> JudgedGroup:
     rule, budget_s = goal.Rule.from_goal(until.goal), until.budget_s
     ruling, time, quality = goal.judged(families, rule)
     runs = [row for family in families for arm in family.arms for row in arm.ended]
-    rounds = max((row.repeat or 0 for row in runs), default=0)
+    rounds = len({row.repeat for row in runs if row.started_at is not None})
     choice, why = goal.stored_answer(closed_why) or (Choice.UNDECIDED, "")
     if rule.number and closed_why is not None and choice is not ruling.choice:
         changed = f"its evidence has changed since, and says {ruling.choice} now: the contest keeps its first answer"

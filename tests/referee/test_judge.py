@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from queue_runner.cli.main import main
+from queue_runner.control import cancellation, pausing
 from queue_runner.host import locks
+from queue_runner.model import parse_selector
 from queue_runner.referee import judge_command
 from tests.queue_support import Queue, until
 from tests.referee.referee_support import BRIEFLY, LOSS, SLOW, TRAIN, WORSE, Repository
@@ -87,6 +89,15 @@ def test_a_contest_keeps_its_budget_and_its_answer(queue: Queue, repository: Rep
     assert answer.code == 0 and answer.json["answer"] == "keep", answer.text
     changed = "its evidence has changed since, and says undecided now: the contest keeps its first answer"
     assert answer.json["reasons"] == [changed, "it was faster"]
+
+
+def test_rounds_that_did_not_start_do_not_count(queue: Queue, repository: Repository) -> None:
+    repository.judge("slow", "fast", *LOSS, *BRIEFLY, *TRAIN)
+    pausing.pause_queue(queue.layout, "test")
+    assert repository.mpsq("rerun", "g1", "--rounds", "3").code == 0
+    cancellation.cancel(queue.layout, [parse_selector("g1")], grace_s=None, within_s=0.0)
+    answer = repository.mpsq("judge", "--again", "g1")
+    assert answer.json["rounds"] == 1 and "less than 3" in answer.reasons, answer.text
 
 
 def submitted(queue: Queue) -> str:
