@@ -59,7 +59,7 @@ def wait(
         print_json("mpsq.wait/1", ok=not failed, runs=awaited.runs)
     else:
         too_large = f"; {len(probes)} found a value that does not fit into memory" if probes else ""
-        not_started = f"; {len(late)} did not start within the --budget" if late else ""
+        not_started = f"; {len(late)} did not start within the budget" if late else ""
         unneeded = f"; {len(awaited.unneeded)} would start only after a failure" if awaited.unneeded else ""
         print(f"{total - len(failed) - len(probes)} of {total} runs succeeded{too_large}{not_started}{unneeded}")
         for line in awaited.failures():

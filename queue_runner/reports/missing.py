@@ -84,7 +84,7 @@ def finish(rows: list[ReportedRun], context: Context) -> Result:
     if incomplete.cancelled:
         lines.append(f"not counted: {units.counted(incomplete.cancelled, 'run')} that you cancelled")
     if skipped := incomplete.beyond_budget:
-        runs = f"{units.counted(len(skipped), 'run')} that did not start within the --budget"
+        runs = f"{units.counted(len(skipped), 'run')} that did not start within the budget"
         lines.append(f"not counted: {runs}; mpsq why {skipped[0]} says how to add rounds")
     if incomplete.resumed:
         which = "result comes from a resumed run" if incomplete.resumed == 1 else "results come from resumed runs"

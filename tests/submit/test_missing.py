@@ -199,5 +199,5 @@ def test_rounds_beyond_the_budget_are_not_missing(queue: Layout, mpsq: Cli) -> N
             " WHERE job_id = 2"
         )
     out = mpsq.ok("report", "missing", "2").out
-    assert "nothing is missing" in out and "not counted: 1 run that did not start within the --budget" in out
+    assert "nothing is missing" in out and "not counted: 1 run that did not start within the budget" in out
     assert "--submit" not in out and "mpsq why 2.1" in out
