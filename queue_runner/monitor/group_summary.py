@@ -58,10 +58,13 @@ SELECT id, judged_rounds, more_rounds FROM groups WHERE until IS NOT NULL AND cl
 def undecided(connection: sqlite3.Connection) -> dict[int, str]:
     """Return how far each submission with --until is, by its group, as in "g4: undecided after 5 rounds"."""
     sentences = {}
-    for group_id, judged, more in read.tuples(connection, _OPEN):
+    rows = read.tuples(connection, _OPEN).fetchall()
+    so_far = progress(connection, [group_id for group_id, *_ in rows])
+    for group_id, judged, more in rows:
         needed = f", about {more} more needed" if more else ""
-        if more and more > MOST_ROUNDS - judged:
-            needed += f", but at most {MOST_ROUNDS - judged} follow"
+        follow = so_far[group_id].most_rounds - so_far[group_id].ended_rounds
+        if more and more > follow:
+            needed += f", but at most {follow} follow{'s' * (follow == 1)}"
         after = f"undecided after {units.counted(judged, 'round')}{needed}"
         sentences[group_id] = f"g{group_id}: {after if judged else f'a verdict needs {FIRST_ROUNDS} rounds'}"
     return sentences
@@ -82,9 +85,14 @@ class GroupProgress(Struct, frozen=True):
     waiting: int
 
     @property
+    def most_rounds(self) -> int:
+        """The rounds that are planned; while more may follow, all that may."""
+        return max(MOST_ROUNDS, self.rounds) if self.more_follow else self.rounds
+
+    @property
     def done(self) -> str:
-        """How many rounds are done, in words, of those that are planned; while more may follow, of all that may."""
-        most = f"at most {MOST_ROUNDS} rounds" if self.more_follow else units.counted(self.rounds, "round")
+        """How many rounds are done, in words, and of how many."""
+        most = f"{'at most ' * self.more_follow}{units.counted(self.most_rounds, 'round')}"
         return f"{units.count(self.ended_rounds)} of {most} done"
 
 

@@ -117,9 +117,10 @@ class RoundTable:
 
 def of_at_most(number: int, more: int | None) -> str:
     """Return the number of the round, and about how many `more` are needed."""
-    enough = (more or 0) <= MOST_ROUNDS - number
+    most = max(MOST_ROUNDS, number)  # a user may add any number
+    enough = (more or 0) <= most - number
     needed = f" (about {more} more needed{'' if enough else ', which is too many'})" if more else ""
-    return f"round {number} of at most {MOST_ROUNDS}{needed}"
+    return f"round {number} of at most {most}{needed}"
 
 
 def draw(families: Sequence[Family], title: str, width: int) -> Table:

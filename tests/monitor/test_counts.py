@@ -94,6 +94,22 @@ def test_a_state_selects_the_jobs_that_show_it(engine: Engine, layout: Layout, m
     assert [run["run"] for run in Client(layout.home).runs(state="timed_out")] == ["2.2"]
 
 
+@pytest.mark.parametrize(
+    ("rounds", "done", "follow"), [(33, "8 of at most 33 rounds done", 25), (8, "8 of at most 20 rounds done", 12)]
+)
+def test_rounds_that_follow_are_counted_from_those_that_have_ended(
+    engine: Engine, layout: Layout, rounds: int, done: str, follow: int
+) -> None:
+    """A page counted at most 20 rounds where 33 are planned, and 17 to follow although 8 had ended."""
+    submit(engine, rounds)
+    end_next(engine, *[OK] * 8)
+    with writing(engine) as connection:
+        connection.change("UPDATE groups SET until = 'decided', judged_rounds = 3, more_rounds = 40")
+    with read.reading(layout.db) as connection:
+        assert group_summary.progress(connection, [1])[1].done == done
+        assert f"about 40 more needed, but at most {follow} follow" in group_summary.undecided(connection)[1]
+
+
 def test_failed_selects_what_the_counts_call_failed(engine: Engine, layout: Layout, mpsq: Cli) -> None:
     """`list --state failed` left out runs that timed out, which the counts of a submission included."""
     ends = [TIMED_OUT, Ending(Outcome.LOST), Ending(Outcome.OUT_OF_MEMORY), Ending(Outcome.SKIPPED), OK]

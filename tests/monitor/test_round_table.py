@@ -71,5 +71,6 @@ def test_a_metric_may_have_brackets() -> None:
 
 
 def test_rounds_that_are_needed_and_not_allowed_are_called_too_few() -> None:
-    assert "about 17 more" in of_at_most(3, 17) and "than may" not in of_at_most(3, 17)
+    assert "about 17 more" in of_at_most(3, 17) and "too many" not in of_at_most(3, 17)
     assert "too many" in of_at_most(3, 18) and "more" not in of_at_most(3, None)
+    assert "at most 25" in of_at_most(25, 1) and "too many" in of_at_most(25, 1)
