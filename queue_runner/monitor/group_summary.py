@@ -121,21 +121,27 @@ def progress(connection: sqlite3.Connection, groups: Iterable[int]) -> dict[int,
 
 
 MOST_ENDED = 1000
-"""Ended runs, the newest, among which the newest questions are looked for."""
+"""Ended runs, the newest, among which the newest questions are looked for: all would be read at each change."""
+_SEVERAL_JOBS = "(SELECT count(*) FROM jobs WHERE group_id = g.id) > 1"
+_MEASURED = "r.outcome = 'SUCCEEDED' AND r.number > 0 AND j.kind <> 'import' AND j.deleted_at IS NULL"
 _NEWEST = f"""
 SELECT g.id, g.title FROM (
-    SELECT j.group_id, r.ended_at, r.id FROM runs r JOIN jobs j ON j.id = r.job_id
-    WHERE r.ended_at IS NOT NULL AND r.outcome = 'SUCCEEDED' AND r.number > 0
-    AND j.kind <> 'import' AND j.deleted_at IS NULL
-    AND EXISTS (SELECT 1 FROM jobs other WHERE other.group_id = j.group_id AND other.id <> j.id)
-    ORDER BY r.ended_at DESC, r.id DESC LIMIT {MOST_ENDED}
-) run JOIN groups g ON g.id = run.group_id GROUP BY g.id ORDER BY max(run.ended_at) DESC, max(run.id) DESC LIMIT ?
+    SELECT * FROM runs WHERE ended_at IS NOT NULL ORDER BY ended_at DESC, id DESC LIMIT ?
+) r CROSS JOIN jobs j ON j.id = r.job_id JOIN groups g ON g.id = j.group_id WHERE {_MEASURED} AND {_SEVERAL_JOBS}
+GROUP BY g.id ORDER BY max(r.ended_at) DESC, max(r.id) DESC LIMIT ?
+"""
+_NEWEST_SUBMITTED = f"""
+SELECT g.id, g.title FROM groups g WHERE {_SEVERAL_JOBS} AND EXISTS (
+    SELECT 1 FROM jobs j JOIN runs r ON r.job_id = j.id WHERE j.group_id = g.id AND {_MEASURED}
+) ORDER BY g.id DESC LIMIT ?
 """
 
 
 def newest_questions(connection: sqlite3.Connection, count: int) -> list[tuple[int, str]]:
-    """Return the submissions of several jobs of which a run succeeded last, with their titles; the newest first."""
-    return read.tuples(connection, _NEWEST, [count]).fetchall()
+    """Return the submissions of several jobs of which a run succeeded last, with their titles; the newest first. Where
+    only other jobs ran since, they are those that were submitted last."""
+    newest = read.tuples(connection, _NEWEST, [MOST_ENDED, count]).fetchall()
+    return newest or read.tuples(connection, _NEWEST_SUBMITTED, [count]).fetchall()
 
 
 _VERSION = """

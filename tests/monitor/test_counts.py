@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import time
 from collections.abc import Iterator
@@ -108,6 +109,26 @@ def test_rounds_that_follow_are_counted_from_those_that_have_ended(
     with read.reading(layout.db) as connection:
         assert group_summary.progress(connection, [1])[1].done == done
         assert f"about 40 more needed, but at most {follow} follow" in group_summary.undecided(connection)[1]
+
+
+def test_the_newest_questions_are_looked_for_among_few_runs(
+    engine: Engine, layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At each change of the queue the first page of `mpsq web` read all runs where most jobs are submitted alone."""
+    with writing(engine) as connection:
+        jobs.submit(connection, "a question", 0, [NewJob(SPEC), NewJob(SPEC)], [(0, 1), (1, 1)])
+    submit(engine, 60)
+    end_next(engine, *[OK] * 62)
+
+    def steps(most: int) -> int:
+        monkeypatch.setattr(group_summary, "MOST_ENDED", most)
+        counted = itertools.count()
+        with read.reading(layout.db) as connection:
+            connection.set_progress_handler(lambda: next(counted) < 0, 1)
+            assert group_summary.newest_questions(connection, 6) == [(1, "a question")]
+        return next(counted)
+
+    assert steps(10) < steps(62), "it looked at all of them"
 
 
 def test_failed_selects_what_the_counts_call_failed(engine: Engine, layout: Layout, mpsq: Cli) -> None:
