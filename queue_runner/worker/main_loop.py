@@ -43,7 +43,7 @@ from queue_runner.errors import (
 from queue_runner.host import locks, ownership, reserve, wakeup
 from queue_runner.host.home import ensure_home
 from queue_runner.host.run_dir import cut_middle
-from queue_runner.store import backup, migrate, read
+from queue_runner.store import backup, jobs, migrate, read
 from queue_runner.store.engine import checkpoint, looking, open_engine
 from queue_runner.worker import warden_starter
 from queue_runner.worker.hooks import Hooks
@@ -302,8 +302,11 @@ class Worker:
     def _has_work(self) -> bool:
         return self._steps.now.something_waits or self._hooks.busy() or any(part.busy() for part in self._parts)
 
-    def _n_queued(self) -> int:
+    def _n_left(self) -> int | None:
+        """Return how many runs are queued, of which none can start; None if the queue has changed since the step."""
         with looking(self._engine) as connection:
+            if jobs.last_event(connection) != self._steps.now.last_event:
+                return None
             return int(connection.value("SELECT count(*) FROM runs WHERE state = 'QUEUED'"))
 
     def _step_parts(self) -> None:
@@ -357,14 +360,14 @@ class Worker:
                 self._is_expected.clear()
                 self._steps.get_ready()
             ended = self._until_idle and not active and not self._has_work()
-            n_left = self._n_queued() if ended else 0
+            n_left = self._n_left() if ended else None
         except MpsqError as error:
             self._complain(error.with_remedy)
             return
         except Exception as error:
             self._complain(f"a step failed and will be retried: {error!r}", traceback.format_exc())
             return
-        if ended:
+        if n_left is not None:
             self._stopped.set()
             if n_left:
                 log.info("%s cannot start without you: mpsq status says why", units.counted(n_left, "run"))

@@ -14,12 +14,14 @@ from pathlib import Path
 import psutil
 import pytest
 
+from queue_runner import config_file
 from queue_runner.config_file import Config
 from queue_runner.control import pausing
 from queue_runner.host import locks, wakeup
 from queue_runner.model import DEFAULT_LANE
 from queue_runner.store import read
 from queue_runner.store.engine import open_engine
+from queue_runner.worker import main_loop
 from queue_runner.worker.main_loop import LOOK_UP_S
 from queue_runner.worker.now import Clocks
 from queue_runner.worker.supervisor import Supervisor
@@ -317,6 +319,29 @@ def test_a_worker_that_leaves_a_paused_queue_names_what_still_waits(queue: Queue
     pausing.pause_lane(queue.layout, "test")
     assert queue.worker("", "--until-idle").wait() == 0
     assert "1 run cannot start" in queue.log() and queue.rows()[0]["state"] == "QUEUED"
+
+
+def test_a_worker_that_is_about_to_leave_stays_for_a_new_job(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It left, and logged that the job cannot start."""
+    held = locks.try_lock(locks.worker_lock_path(queue.layout.home))
+    assert held is not None
+    settings = config_file.load(queue.layout.config)
+    worker = main_loop.Worker(queue.layout, settings, held, main_loop.ServiceManager(), until_idle=True)
+    has_work = worker._has_work
+
+    def submitting() -> bool:
+        is_idle = not has_work()
+        queue.submit("true")
+        return not is_idle
+
+    monkeypatch.setattr(worker, "_has_work", submitting)
+    with caplog.at_level("INFO"):
+        worker._step_once()
+    assert not worker._stopped.is_set() and "cannot start" not in caplog.text
+    worker._steps.stop()
+    held.close()
 
 
 def test_a_pause_between_runs_ends_in_time(queue: Queue) -> None:
