@@ -401,7 +401,7 @@ def test_the_reports_know_what_the_submission_asks_about(queue: Queue) -> None:
         by_time = reports.run("devices", connection, Options(selectors=[parse_selector("g1")], aim=Aim(OF_TIME)))
     (row,) = (row for row in result.items if not row.is_baseline)
     assert row.judged.same_within == 0.05 and str(row.answer) == "the same within 0.5"
-    assert result.lines[0].startswith("loss of") and by_time.lines[0].startswith("s=0.2 is")
+    assert result.lines[0].startswith("loss of") and by_time.lines[0].startswith("s=0.05 is")
 
 
 def test_the_width_of_one_row(queue: Queue) -> None:
