@@ -9,7 +9,7 @@ import pytest
 
 from queue_runner.analysis import run_metrics
 from queue_runner.analysis.finding import Finding
-from queue_runner.analysis.findings import metric_answer
+from queue_runner.analysis.findings import lowest, metric_answer
 from queue_runner.analysis.grouping import seeds_in_common
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.analysis.rounds import Verdict, Word, decimal_step
@@ -108,6 +108,25 @@ def test_the_rows_that_may_have_the_lowest_loss_come_first(means: tuple[float, .
     sentence, *others = metric_answer(family, "loss")
     assert sentence.startswith(lead)
     assert all(isinstance(line, Finding) for line in others), "the chart and the table have each row"
+
+
+@pytest.mark.parametrize("means", [{2: 1.0, 4: 0.97, 6: 0.97, 8: 1.02}, {2: 1.0, 4: 1.0, 6: 1.03, 8: 1.03}])
+def test_a_row_that_has_the_lowest_loss_is_hardly_ever_left_out(means: dict[int, float]) -> None:
+    """Two rows are equal and the lowest. Of 2,000 such sweeps, with a look after each of these rounds, 0 and 1 left out
+    one of them (docs/LOG.md)."""
+    best = {f"cpu eager n_layer={row}" for row, mean in means.items() if mean == min(means.values())}
+    named = wrong = 0
+    for sweep in range(60):
+        noise = random.Random(sweep)
+        values = {row: [mean + 0.01 * noise.gauss(0, 1) for _ in range(16)] for row, mean in means.items()}
+        looks = []
+        for n in (3, 6, 16):
+            runs = rounds({row: some[:n] for row, some in values.items()}, name="loss")
+            (family,) = ask(runs, vs={"n_layer": "2"}, aim=Aim("loss"))
+            looks.append(set(lowest(family, "loss")))
+        named += looks[-1] == best
+        wrong += any(rows and not best <= rows for rows in looks)
+    assert wrong <= 3 and named >= 50
 
 
 def test_only_a_name_that_ends_with_loss_has_a_better_side() -> None:
