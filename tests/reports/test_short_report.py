@@ -126,6 +126,9 @@ def test_a_metric_whose_table_has_no_room_is_one_step_away(store: Store, columns
     lines = short(store)
     has_table = any("difference" in line for line in lines)
     assert has_table == (n_rows == 2) != ("mpsq report --by score" in lines[-1]), "\n".join(lines)
+    if n_rows > 2:
+        given = printing.as_text("devices", store.report(), "table", command="mpsq report g1 --by 'a b' --where n=1")
+        assert "mpsq report g1 --where n=1 --by score" in given, "one --by, not two"
     assert len(lines) <= printing.MOST_LINES and max(map(len, lines)) <= columns
 
 

@@ -22,6 +22,8 @@ MOST_LINES_OF_A_WORD = 2
 """Lines of a word, such as a value, beyond which its middle is left out."""
 BELOW_EACH = 5
 """Number of these that stand below each of several tables, together at the end."""
+_BY = re.compile(r" --by[ =]('[^']*'|\S+)")
+"""The option in a command line."""
 
 
 def as_text(
@@ -56,7 +58,8 @@ def as_text(
             whole = visible
             visible, instead = _of_one_question(visible, MOST_LINES - n_below, colour)
             answers += instead
-            steps = [f"{command} {section.option}" for section in whole[len(visible) :] if section.option]
+            other = _BY.sub("", command)  # two would contradict each other
+            steps = [f"{other} {section.option}" for section in whole[len(visible) :] if section.option]
         else:
             visible = [_shortened(section, MOST_LINES - BELOW_EACH, colour) for section in visible]
     is_text = format == "table" and result.text is not None
