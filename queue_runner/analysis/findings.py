@@ -154,9 +154,7 @@ def _open(family: Family) -> Iterable[str]:
         for pair in (*family.pairs, *family.twins)
         for name, answer in family.answers(pair).items()
     ]
-    undecided = [
-        item for item in answers if not item[2].decided and (item[2].of_time or (item[2].more and not item[2].why))
-    ]
+    undecided = [item for item in answers if not item[2].decided and (item[2].of_time or not item[2].why)]
     first = [item for item in undecided if item[0] == family.by or not family.by]
     fewest = min([answer.more for *_, answer in first if answer.more], default=0)
     for needs, alike in by_key(undecided, lambda item: item[2].next_step).items():
@@ -171,16 +169,15 @@ def _open(family: Family) -> Iterable[str]:
             yield Caveat(reason, which)
             by_rounds = 0 < fewest <= MOST_OFFERED
             if not (answer.why or by_rounds) and len(groups) == 1 and all(row.state == State.DONE for row in runs):
-                margin = _margin(family, [answer for *_, answer in alike])
-                yield _without_rounds(margin, min(groups), _longer_runs(ours))
+                step = _same_within(family, alike, min(groups))
+                yield from _without_rounds(step, _longer_runs(ours), of_time=answer.of_time)
         elif any(row.state != State.DONE for row in runs):
             yield Finding(reason + which)  # further rounds wait already
         else:
             no_rounds = next((row.instead_of_rounds for row in ours if row.instead_of_rounds), "")
             if len(groups) == 1:
                 command = no_rounds or (_longer_runs(ours) if fewest > FEW else "")
-                margin = _margin(family, [answer for *_, answer in first])
-                command = command or _towards_an_answer(margin, min(groups), fewest)
+                command = command or _towards_an_answer(_same_within(family, first, min(groups)), min(groups), fewest)
             else:
                 command = "submit the rows together: each round then has both" if groups else needs
             yield NextStep(reason + which, command) if command else Finding(reason + which)
@@ -203,30 +200,48 @@ def _longer_runs(rows: Sequence[ReportedRun]) -> str:
     return f"make the runs longer ({measured} of {whole} is measured): --set max_iters={iters * times}"
 
 
-def _without_rounds(margin: int, group: int, longer: str) -> NextStep:
-    """Return what to do where rounds alone do not decide: accept a wider margin, or measure with less noise."""
-    if margin:
-        return NextStep("a wider margin gives a verdict", f"mpsq report g{group} --same-within {margin}%")
+def _without_rounds(step: str, longer: str, *, of_time: bool) -> Iterable[NextStep]:
+    """Say what to do where rounds alone do not decide: accept a wider margin, or measure with less noise."""
     vary = "the runs vary too much"
-    return NextStep(vary, longer or f"{vary}: make them longer, or the machine quieter")
+    if step:
+        yield NextStep("a wider margin gives a verdict", step)
+    elif of_time:
+        yield NextStep(vary, longer or f"{vary}: make them longer, or the machine quieter")
 
 
-def _towards_an_answer(margin: int, group: int, fewest: int) -> str:
-    """Return the command for more rounds; if they are many and the intervals narrow, one that they already answer; ""
-    if they are too many."""
-    if fewest > MOST_ROUNDS and margin:
-        return f"mpsq report g{group} --same-within {margin}%"
+def _towards_an_answer(step: str, group: int, fewest: int) -> str:
+    """Return the command for more rounds; if they are many, the `step` that needs none, if there is one; "" if they are
+    too many."""
+    if fewest > MOST_ROUNDS and step:
+        return step
     return more_rounds(group, fewest) if fewest <= MOST_OFFERED else ""
 
 
-def _margin(family: Family, undecided: Sequence[Verdict]) -> int:
-    """Return the smallest of MARGINS, in percent, within which all intervals lie; 0 if there is none, or if the default
-    report of the submission compares other rows or iterations."""
+def _same_within(family: Family, undecided: Sequence[tuple[str, str, Verdict]], group: int) -> str:
+    """Return how to call rows the same within the smallest round margin that all intervals lie in; "" if there is none.
+    The default report of the submission may compare other rows or iterations: then the option alone."""
+    names, answers = {name for name, *_ in undecided}, [answer for *_, answer in undecided]
+    if len(names) != 1 or not all(answer.low is not None for answer in answers):
+        return ""
+    if not answers[0].of_time:
+        widest = max(abs(end or 0.0) for answer in answers for end in (answer.low, answer.high))
+        if not 0 < widest < math.inf:
+            return ""
+        margin = f"{quote(names.pop())}={_round_above(widest)}"
+    else:
+        widest = max(abs(end) for answer in answers for end in answer.on_scale)
+        percent = next((margin for margin in MARGINS if widest < math.log1p(margin / 100)), 0)
+        if not percent:
+            return ""
+        margin = f"{percent}%"
     differs = family.is_chosen or any(row.window for arm in family.arms for row in arm.runs)
-    if differs or not all(answer.of_time and answer.low is not None for answer in undecided):
-        return 0
-    widest = max(abs(end) for answer in undecided for end in answer.on_scale)
-    return next((margin for margin in MARGINS if widest < math.log1p(margin / 100)), 0)
+    return f"add --same-within {margin}" if differs else f"mpsq report g{group} --same-within {margin}"
+
+
+def _round_above(x: float) -> str:
+    """Return the next larger of 1, 2 and 5 times a power of ten."""
+    power = 10.0 ** math.floor(math.log10(x))
+    return f"{next(step * power for step in (1, 2, 5, 10) if step * power > x):.6g}"
 
 
 def incomplete(pairs: Iterable[Pair]) -> Iterable[str]:
@@ -407,7 +422,7 @@ def _difference(answer: Verdict) -> tuple[str, str]:
 
 def _metric_answer(family: Family, name: str, pair: Pair) -> str:
     arm, base, answer = pair.arm.label, pair.baseline.label, pair.metrics[name]
-    if run_metrics.is_loss(name) and answer.change > 0 and answer.word is not Word.SAME:
+    if run_metrics.is_loss(name) and answer.word is Word.HIGHER:
         arm, base, answer = base, arm, answer.mirrored()
     difference, interval = _difference(answer)
     if answer.word is Word.SAME:

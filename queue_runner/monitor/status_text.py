@@ -170,7 +170,9 @@ def plan(status: Status) -> Facts:
     facts = [("" if n else "rounds", sentence) for n, sentence in enumerate(status.undecided.values())]
     facts += status.added
     first_tries = f", {units.counted(status.preflight_count, 'preflight')}" if status.preflight_count else ""
-    stuck = f" ({units.count(status.eta.n_stuck)} of them held or blocked)" if status.eta.n_stuck else ""
+    n_stuck = status.eta.n_stuck
+    stuck = f" ({units.count(n_stuck)} of them held or blocked)" if n_stuck else ""
+    stuck = ", held or blocked" if n_stuck == status.waiting_runs > 0 else stuck
     facts.append(("waiting", units.counted(status.waiting_runs, "run") + stuck + first_tries))
     if estimate := status.eta.sentence(now, going=status.goes_on):
         part = f"the first {status.expected}: " if status.expected < status.waiting_count else ""

@@ -54,7 +54,7 @@ def status(families: Iterable[Family]) -> TrustReason | None:
     undecided = [answer for answer in answers if not answer.decided]
     if not undecided:
         first = _first(compared, _open(compared))
-        if any(len(findings.lowest(family, family.by)) > 1 for family in families):
+        if _lowest_is_open(families):
             return TrustReason("warn", "; ".join([f"{first}: the lowest is undecided", *_open(compared)]))
         text = "; ".join([f"{first}: decided" if first else "answer", *_open(compared)])
         return TrustReason("good", text) if answers else None
@@ -126,6 +126,11 @@ def _decided(families: Iterable[Family]) -> list[str]:
     return [f"{', '.join(names)}: decided"] if names else []
 
 
+def _lowest_is_open(families: Iterable[Family]) -> bool:
+    """Whether several rows may have the lowest value of the loss that the question is about."""
+    return any(len(findings.lowest(family, family.by)) > 1 for family in families)
+
+
 def _verdicts(evidence: RunRecords) -> TrustReason:
     if not evidence.compared:
         return TrustReason("warn", "this report compares nothing")
@@ -137,7 +142,7 @@ def _verdicts(evidence: RunRecords) -> TrustReason:
     if not rounds:
         decided = _decided(evidence.families)
         text = f"no verdict{_on(compared, decided)} yet: a difference may be chance"
-        return TrustReason("warn", "; ".join([text, *decided]))
+        return TrustReason("warn", "; ".join([text, *decided]), undecided=True)
     fewest, most = min(rounds), max(rounds)
     each = f"{fewest} to {most} rounds" if fewest < most else units.counted(most, "round")
     have = "has" if len(rounds) == 1 else "have"
@@ -145,7 +150,9 @@ def _verdicts(evidence: RunRecords) -> TrustReason:
     still = _open(compared)
     chance = "the chance of a wrong verdict is at most 5 %, however often you look (for Gaussian noise)"
     doubts = [str(line) for family in evidence.families for line in findings.disturbed(family, only_first=True)]
-    kind = "good" if len(rounds) == len(answers) and not (still or doubts) else "warn"
+    if _lowest_is_open(evidence.families):
+        doubts.append("which row has the lowest is undecided")
+    kind = "good" if len(rounds) == len(answers) and not doubts else "warn"
     return TrustReason(kind, "; ".join([f"{share} a verdict{_on(compared)}, after {each}", *doubts, *still, chance]))
 
 

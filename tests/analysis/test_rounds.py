@@ -295,17 +295,19 @@ def test_a_word_that_rests_on_disturbed_rounds_says_so() -> None:
     assert verdict_of(ask(first)[0]).word is Word.FASTER and "disturbed" not in text_of(ask(first)[0])
 
 
-def test_a_margin_is_offered_only_where_the_whole_report_compares_the_same() -> None:
+def test_a_margin_is_offered_as_a_command_only_where_that_compares_the_same() -> None:
     """With another baseline, the offered command gave no verdict."""
     rows = [*planned("cpu", [0.1013] * 6), *planned("mps", [0.1013 * (0.98 + k % 3 / 50) for k in range(6)], at=1)]
 
-    def offers(rows: Sequence[ReportedRun], **more: object) -> bool:
+    def offer(rows: Sequence[ReportedRun], **more: object) -> str:
         (family,) = ask([replace(run, state="DONE") for run in rows], **more)
-        return any("--same-within" in line.command for line in describe(family, {}) if isinstance(line, NextStep))
+        (step,) = (line.command for line in describe(family, {}) if isinstance(line, NextStep))
+        return step
 
-    assert offers(rows) and offers(rows, vs={"device": "cpu"})
-    assert not offers(rows, vs={"device": "mps"}), "--vs is not in the command"
-    assert not offers([replace(run, window=(0, 9)) for run in rows]), "nor is --iters"
+    whole, option = "mpsq report g1 --same-within 5%", "add --same-within 5%"
+    assert offer(rows) == offer(rows, vs={"device": "cpu"}) == whole
+    assert offer(rows, vs={"device": "mps"}) == option, "--vs is not in the command"
+    assert offer([replace(run, window=(0, 9)) for run in rows]) == option, "nor is --iters"
 
 
 @pytest.mark.parametrize("speedup", [1.0237, 1.38, 1.98, 7.0])

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import replace
 
 import pytest
 
 from queue_runner.analysis import run_metrics
-from queue_runner.analysis.finding import Finding
-from queue_runner.analysis.findings import lowest, metric_answer
+from queue_runner.analysis.finding import Finding, NextStep
+from queue_runner.analysis.findings import describe, lowest, metric_answer
 from queue_runner.analysis.grouping import seeds_in_common
 from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.analysis.rounds import Verdict, Word, decimal_step
@@ -127,6 +128,22 @@ def test_a_row_that_has_the_lowest_loss_is_hardly_ever_left_out(means: dict[int,
         named += looks[-1] == best
         wrong += any(rows and not best <= rows for rows in looks)
     assert wrong <= 3 and named >= 50
+
+
+@pytest.mark.parametrize(("scale", "margin"), [(1.0, "0.05"), (1e-4, "5e-06"), (1e3, "50")])
+def test_rows_that_rounds_do_not_tell_apart_may_be_called_the_same(scale: float, margin: str) -> None:
+    """ "over 200 more rounds needed" had no next step."""
+    values = {row: [scale * x for x in noisy(0.75, n=8, start=start)] for row, start in ((2, 1), (4, 2))}
+    runs = [
+        replace(
+            run, group_id=1, job_id=at // 8, repeat=at % 8 + 1, started_at=float(2 * (at % 8) + at // 8), state="DONE"
+        )
+        for at, run in enumerate(rounds(values, name="loss"))
+    ]
+    (family,) = ask(runs, vs={"n_layer": "2"}, aim=Aim("loss"))
+    assert not family.pairs[0].metrics["loss"].decided
+    (step,) = (line.command for line in describe(family, {}) if isinstance(line, NextStep))
+    assert step.endswith(f"--same-within loss={margin}")
 
 
 def test_only_a_name_that_ends_with_loss_has_a_better_side() -> None:

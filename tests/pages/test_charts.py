@@ -194,7 +194,7 @@ def test_a_status_names_its_quantity_and_the_others_that_are_undecided(store: St
     assert {name: x.decided for name, x in family.answers(family.pairs[0]).items()} == {"val_loss": True, "": False}
     status, reason = trust.status([family]), trust.reasons(evidence)[0]
     assert status == trust.TrustReason("good", "val_loss: decided; time: undecided")
-    assert reason.kind == "warn" and "on val_loss" in reason.text and "time: undecided" in reason.text
+    assert reason.kind == "good" and "on val_loss" in reason.text and "time: undecided" in reason.text
     with read.reading(store.layout.db) as connection:
         result = run("devices", connection, read_options(by="val_loss"))
     lines = trust.below(status, result.lines)
@@ -219,6 +219,8 @@ def test_two_rows_that_may_have_the_lowest_loss_leave_the_question_open(store: S
         assert step == "mpsq report g1 --vs lr=2 --by loss"
         chosen = run("devices", connection, read_options(vs="lr=2", by="loss"))
     assert not any("--vs" in step for step in chosen.next_steps), "it is that report"
+    assert any(step.startswith("mpsq rerun g1 --rounds ") for step in chosen.next_steps)
+    assert "the lowest is undecided" in trust.reasons(evidence_of(store, by="loss"))[0].text
 
 
 def test_a_verdict_that_rests_on_disturbed_rounds_is_doubted(store: Store) -> None:

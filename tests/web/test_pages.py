@@ -125,7 +125,7 @@ def test_a_paused_lane_says_so_where_nothing_runs(queue: Layout, browser: Browse
 
 def test_a_job_is_what_show_and_why_say(queue: Layout, browser: Browser) -> None:
     page = text_of(browser.get("/job/2"))
-    assert "exit code 3" in page and "after a fix, mpsq report missing g" in page
+    assert "exit code 3" in page and "after a fix: mpsq report missing g" in page
     assert "invalid: contended" in page and "others used" in page
     assert "[hidden]" in page and "hunter2" not in page
     assert page[page.index("Run 2.1") : page.rindex("history")].count("FAILED(3)") == 1, "it was a fact, too"
@@ -736,7 +736,7 @@ def test_after_a_failure_the_next_step_runs_the_code_that_was_fixed(tmp_path: Pa
     RunDir(store.layout.run_dir("1.1")).stdout.write_text("no data")
     for page in ("/group/1", "/job/1"):
         html = browser.get(page)
-        assert "after a fix, mpsq report missing g1 --submit" in " ".join(text_of(html).split())
+        assert "after a fix: mpsq report missing g1 --submit" in " ".join(text_of(html).split())
         assert "mpsq why" not in html and "mpsq logs" not in html
         assert re.search("<button>retry.* with the same code</button>", html)
 

@@ -97,8 +97,8 @@ class CaveatMarks:
                     log = f"mpsq logs {(failed or runs)[-1].run}"
                     yield NextStep(f"why: {log}", log)
                     if failed:
-                        fixed = f"after a fix, {again}"
-                        yield NextStep(f"to run them again with the fixed code: {fixed}", fixed)
+                        fixed = f"after a fix: {again}"
+                        yield NextStep(f"to run them again {fixed}", fixed)
                 else:
                     yield NextStep(f"to run them again: {again}", again)
 
