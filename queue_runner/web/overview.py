@@ -72,8 +72,8 @@ class OverviewReader:
         """Return the overview. A locked database is waited for `patience_s` seconds. Raises: MpsqError (store)."""
         with read.reading(self._layout.db, patience_s=patience_s) as connection:
             failed = run_view.last_failed(connection, time.time() - RECENT_S, MOST_FAILED)
-            waiting = read.count_waiting(connection)
-            obstacles = queue_state.obstacles(self._layout, connection) if waiting else []
+            queued = read.value(connection, "SELECT EXISTS (SELECT 1 FROM runs WHERE state = 'QUEUED')")
+            obstacles = queue_state.obstacles(self._layout, connection) if queued else []
             questions = group_summary.newest_questions(connection, 1 + MOST_EARLIER)
             answers = [self._answer(connection, group, n) for n, (group, _) in enumerate(questions)]
             self._answers = {answer.group: self._answers[answer.group] for answer in answers}

@@ -123,6 +123,17 @@ def test_a_paused_lane_says_so_where_nothing_runs(queue: Layout, browser: Browse
     assert page.index("Running") < page.index("until mpsq resume") < page.index("Waiting")
 
 
+def test_no_worker_is_missed_where_all_that_waits_is_held(home: Path, mpsq: Cli) -> None:
+    """A worker would start nothing either."""
+    mpsq.ok("submit", "--hold", "--", "true")
+    browser = Browser(Layout(home))
+    browser.enter()
+    wrong = browser.get("/").partition('<section id="wrong">')[2].partition("</section>")[0]
+    assert "no worker runs" not in wrong
+    mpsq.ok("resume", "1")
+    assert "no worker runs" in browser.get("/").partition('<section id="wrong">')[2].partition("</section>")[0]
+
+
 def test_a_job_is_what_show_and_why_say(queue: Layout, browser: Browser) -> None:
     page = text_of(browser.get("/job/2"))
     assert "exit code 3" in page and "after a fix: mpsq report missing g" in page
