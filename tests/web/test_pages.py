@@ -625,8 +625,8 @@ def test_the_first_page_names_the_questions_before_the_newest(queue: Layout, bro
     end_running_run(queue, Ending(Outcome.SUCCEEDED, 0))
     mpsq.ok("cancel", "6")
     page = browser.get("/")
-    answer = page[page.index('<section id="answer">') : page.index('<section id="wrong">')]
-    assert re.search(r"g2.*earlier: g1 mpsq submit first", " ".join(text_of(answer).split()))
+    answer = page[page.index('<section id="answer">') : page.index('<div id="queue"')]
+    assert re.search(r"g2.*Earlier answers g1 mpsq submit first", " ".join(text_of(answer).split()))
     assert 'href="/group/1"' in answer and 'id="ended-5.1"' in page and 'id="ended-6.1"' not in page
 
 
@@ -637,7 +637,7 @@ def test_the_questions_before_the_newest_have_their_verdicts(tmp_path: Path, mon
         for k in range(n_rounds):
             for device, usual_s in (("cpu", 0.4), ("mps", 0.1)):
                 store.run(device, False, usual_s * (1 + k / 100), group=group, config=f"c{group}", ended_at=1e9 + group)
-    earlier = text_of(Browser(store.layout).get("/")).partition("earlier: ")[2].partition("What went wrong")[0]
+    earlier = text_of(Browser(store.layout).get("/")).partition("Earlier answers")[2].partition("Waiting")[0]
     assert re.search(r"g2\s+test\s*: undecided\s+g1\s+mps eager is [\d.]+ x faster", earlier)
     monkeypatch.setattr(overview, "MOST_RUNS_EARLIER", 5)
     assert "10 runs: see its page" in text_of(Browser(store.layout).get("/"))
