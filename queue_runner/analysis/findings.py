@@ -335,7 +335,8 @@ def metric_answer(family: Family, name: str) -> Iterable[str]:
         text = f"{lower}, {difference} than {other}, {' vs '.join(_metric_values(answer))}"
         yield _sentence(f"lowest {name}: {text}", [interval, answer.rounds], decided=True)
     else:
-        yield f"lowest {name}: {' or '.join(rows)}; {answer.rounds} do not tell which"
+        compared = f"; {answer.rounds} do not tell which" if _label(family.baseline) in rows else ", not compared yet"
+        yield f"lowest {name}: {' or '.join(rows)}{compared}"
         yield from _towards_the_lowest(family, name, rows)
     yield from map(Finding, row_answers(family, name))
 
@@ -345,8 +346,8 @@ def _towards_the_lowest(family: Family, name: str, rows: Sequence[str]) -> Itera
     groups = {row.group_id for arm in family.arms for row in arm.runs}
     other = next((row for row in rows if re.fullmatch(r"\S+=\S+", row) and row != _label(family.baseline)), "")
     if name == family.by and other and len(groups) == 1 and None not in groups and not family.is_chosen:
-        command = f"mpsq report g{min(filter(None, groups))} --vs {quote(other)} --by {quote(name)}"
-        yield NextStep(f"to compare these rows with each other: {command}", command)
+        command = f"compare them: mpsq report g{min(filter(None, groups))} --vs {quote(other)} --by {quote(name)}"
+        yield NextStep(command, command)
 
 
 def lowest(family: Family, name: str) -> list[str]:

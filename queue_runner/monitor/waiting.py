@@ -116,7 +116,7 @@ def reasons(
 def _of_itself(run: QueuedRun, unmet: Sequence[_Edge], now: float) -> Reason | None:
     job = run.job_id
     if run.state == State.HELD:
-        sentence, step = "it does not start until it is released", f"mpsq resume {job} releases it"
+        sentence, step = "it does not start until it is resumed", f"mpsq resume {job} lets it start"
         if run.blocked_reason:  # by group_guard, the only one who gives a reason
             sentence = f"{run.blocked_reason}; {sentence}"
             step = f"fix the cause, then {step}; mpsq config set hold_after_failures 0 turns this off"

@@ -267,7 +267,7 @@ def test_what_is_waited_for_is_said_again_when_it_is_another_thing(
     )
     answer = mpsq.ok("logs", waiting, "-f").err
     note = [line.split(": ")[1] for line in answer.splitlines() if line.startswith(f"run {waiting}.1 ")]
-    assert all(x in line for x, line in zip(("no worker", "paused (by hand)", "is released"), note, strict=True))
+    assert all(x in line for x, line in zip(("no worker", "paused (by hand)", "is resumed"), note, strict=True))
     assert answer.splitlines()[-1].startswith(f"--- run {waiting}.1: CANCELLED")
 
 

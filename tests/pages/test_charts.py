@@ -216,7 +216,7 @@ def test_two_rows_that_may_have_the_lowest_loss_leave_the_question_open(store: S
         result = run("devices", connection, read_options(by="loss"))
         assert not any("--rounds" in step for step in result.next_steps)
         (step,) = (step for step in result.next_steps if "--vs" in step)
-        assert step == "mpsq report g1 --vs lr=2 --by loss"
+        assert step == "compare them: mpsq report g1 --vs lr=2 --by loss"
         chosen = run("devices", connection, read_options(vs="lr=2", by="loss"))
     assert not any("--vs" in step for step in chosen.next_steps), "it is that report"
     assert any(step.startswith("mpsq rerun g1 --rounds ") for step in chosen.next_steps)

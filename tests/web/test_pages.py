@@ -570,11 +570,11 @@ def test_the_page_of_a_held_submission_says_each_thing_once(queue: Layout, brows
     mpsq.ok("pause", "g2")
     writer = Browser(queue, write=True)
     writer.enter()
-    for client, step in ((browser, "mpsq resume g2"), (writer, "<button>release</button>")):
+    for client, step in ((browser, "mpsq resume g2"), (writer, "<button>resume</button>")):
         page = client.get("/group/2")
         top = page[page.index("<h1>") : page.index("5.1</a></td>")]
         assert "is held" in top and step in top
-        assert page.count("mpsq resume") + page.count("<button>release") == 1
+        assert page.count("mpsq resume") + page.count("<button>resume") == 1
         assert "How it was measured" not in page and "note</summary>" not in page
 
 
