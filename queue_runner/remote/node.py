@@ -21,7 +21,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -38,6 +37,7 @@ from queue_runner.host import lane_list, lane_locks, locks, redact, wakeup
 from queue_runner.host.home import ensure_home
 from queue_runner.host.processes import boot_id
 from queue_runner.host.run_dir import RunDir
+from queue_runner.host.stop_signal import StopSignal
 from queue_runner.model import DEFAULT_LANE, Outcome, RunId, State, parse_selector
 from queue_runner.paths import Layout
 from queue_runner.remote import block, block_store, outputs
@@ -76,7 +76,7 @@ class Node:
         self._instructions = instructions
         self._layout = Layout(home)
         self._stop, self._stop_at = "", 0.0
-        self._stopping = threading.Event()
+        self._stopping = StopSignal()
         self._starts = 0
         self._worker: subprocess.Popen[bytes] | None = None
         published = {run.name for run in instructions.runs if block.is_missing(folder.result(run.name)) is False}
@@ -130,7 +130,6 @@ class Node:
             if not remaining or (idle and self._is_over(remaining)):
                 return self._stop
             self._stopping.wait(STEP_S)
-            self._stopping.clear()
 
     def stop(self, why: str) -> None:
         """End the current run, start no other."""

@@ -43,6 +43,7 @@ from queue_runner.errors import (
 from queue_runner.host import locks, ownership, reserve, wakeup
 from queue_runner.host.home import ensure_home
 from queue_runner.host.run_dir import cut_middle
+from queue_runner.host.stop_signal import StopSignal
 from queue_runner.store import backup, jobs, migrate, read
 from queue_runner.store.engine import checkpoint, looking, open_engine
 from queue_runner.worker import warden_starter
@@ -138,7 +139,7 @@ class Worker:
         self._hooks = Hooks(layout, settings, self._engine, log.info, lambda: self._steps.now.stuck)
         self._parts = extensions.worker_parts(layout, settings, self._engine, log.info)
         self._complain = ThrottledLog(log.error)
-        self._stopped = threading.Event()
+        self._stopped = StopSignal()
         self._rung = threading.Event()
         self._is_expected = threading.Event()  # a submission
         self._turn = threading.Lock()  # held by a step, and before the shutdown: see run

@@ -45,7 +45,7 @@ JOB = "echo ran >> $J; exit 3"
 )
 def test_a_signal_in_the_middle_of_a_step(queue: Queue, point: str, number: signal.Signals) -> None:
     """The step is finished, the worker ends, and it says nothing of an exception."""
-    queue.submit(JOB)
+    queue.submit(JOB, device="cpu")  # else a worker that waits for a look at the GPU reaches worker.lane again
     worker = queue.worker(point)
     queue.stopped(point)
     worker.send_signal(number)
