@@ -135,6 +135,7 @@ def adapt() -> None:
     """Let the product's modules use simulated threads, and no sensors, git or copied program; once in a process."""
     for module in (main_loop, background, hooks):
         module.threading = calls.threads  # type: ignore[assignment]
+    main_loop.StopSignal = calls.Event  # type: ignore[assignment, misc]
     main_loop.BackgroundScheduler = SimulatedScheduler
     main_loop.datetime = calls.Datetime  # type: ignore[misc]
     extensions.worker_parts = lambda *_: []
