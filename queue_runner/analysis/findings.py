@@ -71,7 +71,7 @@ def describe(family: Family, step0: Step0, stated: Pair | None = None) -> list[s
     ]
 
 
-def _other(line: str, is_named: bool = True) -> Finding:
+def _other(line: str, is_named: bool) -> Finding:
     """Return a sentence that does not answer the question in the first place: only --explain prints it. It is an
     answer if it has a verdict, or somebody asks about its quantity."""
     if isinstance(line, Finding):

@@ -170,9 +170,11 @@ def plan(status: Status) -> Facts:
     facts = [("" if n else "rounds", sentence) for n, sentence in enumerate(status.undecided.values())]
     facts += status.added
     first_tries = f", {units.counted(status.preflight_count, 'preflight')}" if status.preflight_count else ""
-    n_stuck = status.eta.n_stuck
-    stuck = f" ({units.count(n_stuck)} of them held or blocked)" if n_stuck else ""
-    stuck = ", held or blocked" if n_stuck == status.waiting_runs > 0 else stuck
+    stuck = ""
+    if (n_stuck := status.eta.n_stuck) == status.waiting_runs > 0:
+        stuck = ", held or blocked"
+    elif n_stuck:
+        stuck = f" ({units.count(n_stuck)} of them held or blocked)"
     facts.append(("waiting", units.counted(status.waiting_runs, "run") + stuck + first_tries))
     if estimate := status.eta.sentence(now, going=status.goes_on):
         part = f"the first {status.expected}: " if status.expected < status.waiting_count else ""

@@ -60,9 +60,8 @@ def sentence(value: Any) -> Markup:
     after them around, stand apart."""
     from markupsafe import Markup, escape
 
-    parts = _RIGHT_TO_LEFT.split(
-        shown(value).replace(" %", "\N{NO-BREAK SPACE}%")
-    )  # the odd ones are right-to-left words
+    text = shown(value).replace(" %", "\N{NO-BREAK SPACE}%")
+    parts = _RIGHT_TO_LEFT.split(text)  # the odd ones are right-to-left words
     apart = Markup("<bdi>{}</bdi>")
     return Markup("").join(apart.format(part) if at % 2 else escape(part) for at, part in enumerate(parts))
 

@@ -112,7 +112,7 @@ def build(
         "report.html.j2",
         static=static,
         name=name,
-        help=reports.load(name).HELP,
+        help="" if name == reports.DEFAULT else reports.load(name).HELP,
         title=headline(name, evidence.families if evidence.compared else []),
         made=made,
         labels=labels,

@@ -110,7 +110,6 @@ class ReportPages:
             selectors = [parse_selector(run.run) for run in explained]
             whys = explanation.explain_all(self._layout, connection, selectors) if selectors else []
             workloads, is_open = group_summary.workloads(connection, group)
-            last = run_view.last_attempts(run for run in runs if not run.is_preflight)
             return self._page(
                 CompareQuery((selector.text,), "", (), reports.suited(workloads, DEFAULT)),
                 connection,
@@ -123,7 +122,7 @@ class ReportPages:
                 progress=group_summary.progress(connection, [group])[group],
                 open=is_open,
                 whys=whys,
-                runs=last,
+                runs=run_view.last_attempts(run for run in runs if not run.is_preflight),
             )
 
     def _page(
