@@ -36,6 +36,7 @@ class RunContext(Struct, frozen=True):
     remote: str = ""  # the state of the block that a run of a remote lane belongs to
     before: str = ""  # for a further attempt that has not ended: how the previous one did
     retried: str = ""  # the last attempt at the same repeat, if this is an earlier one
+    repeated: int = 0  # the newest job that repeats that of a failed run
     undecided: str = ""  # how far its submission with --until is, while that is open
     in_copy: str = ""  # why it started in a copy of its code
     has_log: bool = True
@@ -82,6 +83,9 @@ def explain(run: RunView, context: RunContext) -> Why:
     if context.retried:
         sentence += f"; it was retried as run {context.retried}"
         step = f"mpsq why {context.retried}" if "mpsq retry" in step else step
+    elif context.repeated:
+        sentence += f"; job {context.repeated} repeats it"
+        step = f"mpsq why {context.repeated}"
     elif step == _LOGS and not run.spec.merged:
         step += _AFTER_A_FIX
     if context.undecided and state is State.DONE:
@@ -282,6 +286,8 @@ def explain_all(layout: Layout, connection: sqlite3.Connection, selectors: Seque
         estimate = progress.estimate(layout, connection, run_view.queue(connection, eta.EXPECTED))
         starting = {run: eta.starting(turn, time.time()) for run, turn in estimate.turns.items()}
     undecided = group_summary.undecided(connection)
+    failed = {run.job_id for run in chosen if run.state == State.DONE and not run.succeeded and not run.is_preflight}
+    repeated = read.repeated_by(connection, failed) if failed else {}
     return [
         explain(
             run,
@@ -294,6 +300,7 @@ def explain_all(layout: Layout, connection: sqlite3.Connection, selectors: Seque
                 remote=elsewhere[run.lane].status if run.lane in elsewhere else "",
                 before=_before(run, others),
                 retried=_retried(run, others),
+                repeated=repeated.get(run.job_id, (0, 0))[0],
                 undecided=undecided.get(run.group_id, ""),
                 in_copy=read.value(connection, _IN_COPY, run.run_id, IN_COPY) or "",
                 has_log=RunDir(layout.run_dir(run.run)).stdout.exists(),

@@ -11,7 +11,7 @@ import re
 import shutil
 import sqlite3
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -219,6 +219,23 @@ SELECT rerun_of FROM jobs WHERE id IN (SELECT value FROM json_each(?)) AND rerun
 AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.job_id = rerun_of AND r.state <> 'DONE')
 """
 """Of these jobs those that have ended and that others of them repeat: what waits for a name waits for the others."""
+
+
+_REPEATED_BY = """
+WITH RECURSIVE again(first, job, group_id) AS (
+    SELECT rerun_of, id, group_id FROM jobs
+    WHERE id > (SELECT min(value) FROM json_each(:jobs)) AND deleted_at IS NULL
+    AND rerun_of IN (SELECT value FROM json_each(:jobs))
+    UNION SELECT again.first, j.id, j.group_id FROM again
+    JOIN jobs j ON j.rerun_of = again.job AND j.id > again.job AND j.deleted_at IS NULL
+) SELECT first, max(job), group_id FROM again GROUP BY first
+"""
+
+
+def repeated_by(connection: sqlite3.Connection, jobs: Iterable[int]) -> dict[int, tuple[int, int]]:
+    """Return the newest job that repeats each of these, itself or through others, and its submission."""
+    rows = tuples(connection, _REPEATED_BY, {"jobs": json.dumps(sorted(jobs))})
+    return {first: (job, group) for first, job, group in rows}
 
 
 def condition_of(selector: Selector) -> tuple[str, list[Any]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -52,12 +52,13 @@ class AnswerSoFar(Struct, frozen=True):
 
 class Overview(Struct, frozen=True):
     """The newest answer, the answers to the questions before it, the runs that failed or are not valid, which of
-    them are `retried`, and why nothing starts before a user acts."""
+    them are `retried`, which jobs repeat theirs, and why nothing starts before a user acts."""
 
     answer: AnswerSoFar | None
     earlier: Sequence[AnswerSoFar]
     failed: Sequence[RunView]
     retried: Set[int]
+    repeated: Mapping[int, int]
     obstacles: Sequence[str]
 
 
@@ -78,7 +79,9 @@ class OverviewReader:
             answers = [self._answer(connection, group, n) for n, (group, _) in enumerate(questions)]
             self._answers = {answer.group: self._answers[answer.group] for answer in answers}
             retried = run_view.retried(connection, failed)
-            return Overview(answers[0] if answers else None, answers[1:], failed, retried, obstacles)
+            again = read.repeated_by(connection, {run.job_id for run in failed}) if failed else {}
+            repeated = {first: job for first, (job, _) in again.items()}
+            return Overview(answers[0] if answers else None, answers[1:], failed, retried, repeated, obstacles)
 
     def _answer(self, connection: sqlite3.Connection, group: int, n_newer: int) -> AnswerSoFar:
         most_runs = MOST_RUNS_EARLIER if n_newer else MOST_RUNS

@@ -486,6 +486,20 @@ def test_a_row_that_always_failed_leads_to_its_log_before_it_runs_again(store: S
     assert last.startswith("next: mpsq logs 1.2; after a fix: mpsq report missing g1 --submit")
 
 
+def test_a_failure_that_was_submitted_again_leads_to_the_new_submission(store: Store) -> None:
+    """Its report had no next step."""
+    store.run("cpu", median_s=None, outcome="FAILED", exit_code=1)
+    for group in (2, 3):
+        store.run("cpu", median_s=None, outcome="FAILED", exit_code=1, group=group)
+    store.db.execute("UPDATE jobs SET rerun_of = id - 1 WHERE id > 1")
+    for selectors in (["g1"], ["g1", "g2"]):
+        text = "\n".join(short(store, selectors=selectors))
+        assert "next: mpsq report g3" in text and "--submit" not in text
+    assert "next: mpsq logs" in "\n".join(short(store, selectors=["g1", "g3"]))
+    store.db.execute("UPDATE jobs SET deleted_at = 1 WHERE group_id = 3")
+    assert "next: mpsq report g2" in "\n".join(short(store, selectors=["g1"]))
+
+
 def test_a_row_without_iterations_leads_to_its_log_alone(store: Store) -> None:
     """Such as with a wrong --parser: today's code would report none either."""
     store.run("mps", median_s=None, taints={"unobserved": ("invalid", "it reported no iteration")})

@@ -440,7 +440,7 @@ def history(layout: Layout, job: int) -> list[tuple[str, str]]:
 
 def test_hold_release_and_move_as_the_command_does(queue: Layout, writer: Browser) -> None:
     assert "run 5.1 is held" in press(writer, "/", "hold", "5.1")
-    assert "run 5.1 is released" in press(writer, "/", "release", "5.1")
+    assert "run 5.1 is no longer held" in press(writer, "/", "release", "5.1")
     assert "6.1 is moved" in press(writer, "/", "move", "6.1", where="top")
     assert [verb for verb, form in writer.forms("/") if form["id"] == "6.1"]
     with read.reading(queue.db) as connection:
@@ -617,6 +617,16 @@ def test_the_first_page_has_the_answer_so_far_and_what_went_wrong(
     assert re.search(r"1\.2\s+\w+\s+SUCCEEDED.*not valid", wrong)
 
 
+def test_a_failure_leads_to_the_job_that_repeats_it(queue: Layout, browser: Browser, mpsq: Cli) -> None:
+    """Its pages offered to run it again, or no next step, while the new job waited, or had succeeded."""
+    mpsq.ok("rerun", "2")
+    again = json.loads(mpsq.ok("rerun", "2", "--json").out)["jobs"][0]
+    wrong = text_of(re.findall(r'<section id="wrong">(.*?)</section>', browser.get("/"), re.DOTALL)[0])
+    assert re.search(rf"FAILED\(3\).* job {again}\s+repeats it", wrong) and wrong.count("repeats it") == 1
+    assert f'Next: <a href="/job/{again}">' in browser.get("/job/2")
+    assert f"mpsq why {again}" in mpsq.ok("why", "2").out and "repeats it" not in mpsq.ok("why", str(again)).out
+
+
 def test_the_first_page_names_the_questions_before_the_newest(queue: Layout, browser: Browser, mpsq: Cli) -> None:
     """Of a night it had only the newest question, and runs that never started filled the table of ended ones."""
     end_running_run(queue, Ending(Outcome.SUCCEEDED, 0))
@@ -638,7 +648,7 @@ def test_the_questions_before_the_newest_have_their_verdicts(tmp_path: Path, mon
             for device, usual_s in (("cpu", 0.4), ("mps", 0.1)):
                 store.run(device, False, usual_s * (1 + k / 100), group=group, config=f"c{group}", ended_at=1e9 + group)
     earlier = text_of(Browser(store.layout).get("/")).partition("Earlier answers")[2].partition("Waiting")[0]
-    assert re.search(r"g2\s+test\s*: undecided\s+g1\s+mps eager is [\d.]+ x faster", earlier)
+    assert re.search(r"g2\s+test\s*: undecided\s+g1\s+test\s*: mps eager is [\d.]+ x faster", earlier)
     monkeypatch.setattr(overview, "MOST_RUNS_EARLIER", 5)
     assert "10 runs: see its page" in text_of(Browser(store.layout).get("/"))
 

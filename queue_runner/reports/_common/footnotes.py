@@ -84,23 +84,37 @@ class CaveatMarks:
             n_runs = units.counted(len(last_attempts(runs)), "run")
             counted = f"{n_runs} included by --all" if included else f"{EXCLUDED} {n_runs} left out"
             yield Caveat(f"{counted} ({kinds})", f": {'; '.join(parts)}")
-            groups = sorted({row.group_id or 0 for row in runs if row.kind != "import" and not row.merged})
-            if not included and (groups := missing_runs.lacking(self._connection, groups)):
-                late = [row for row in runs if row.outcome == Outcome.TIMED_OUT and row.group_id in groups]
-                again = f"mpsq report missing {' '.join(f'g{group}' for group in groups)} --submit"
-                if timeout_s := read.longest_timeout_s(self._connection, [row.job_id for row in late]):
-                    of_late = [group for group in groups if any(row.group_id == group for row in late)]
-                    command = more_time(" ".join(f"g{group}" for group in of_late), timeout_s)
-                    yield NextStep(f"to give those that timed out more time: {command}", command)
-                elif all(row.spec_hash not in work and self._fails_again(row) for row in runs):
-                    failed = [row for row in runs if row.outcome == Outcome.FAILED]
-                    log = f"mpsq logs {(failed or runs)[-1].run}"
-                    yield NextStep(f"why: {log}", log)
-                    if failed:
-                        fixed = f"after a fix: {again}"
-                        yield NextStep(f"to run them again {fixed}", fixed)
-                else:
-                    yield NextStep(f"to run them again: {again}", again)
+            if not included:
+                yield from self._again(runs, {row.group_id for row in every}, work)
+
+    def _again(
+        self, runs: Sequence[ReportedRun], shown: Collection[int | None], work: Collection[str]
+    ) -> Iterable[str]:
+        """Say how to run those that are left out again, or where they were submitted again: `shown` has the
+        submissions of the report, `work` the questions of the runs that count."""
+        repeated = read.repeated_by(self._connection, [row.job_id for row in runs])
+        if newest := max((group for _, group in repeated.values() if group not in shown), default=0):
+            report = f"mpsq report g{newest}"
+            yield NextStep(f"they were submitted again: {report}", report)
+        runs = [row for row in runs if row.job_id not in repeated and row.kind != "import" and not row.merged]
+        lacking = missing_runs.lacking(self._connection, sorted({row.group_id or 0 for row in runs}))
+        if not lacking:
+            return
+        late = [row for row in runs if row.outcome == Outcome.TIMED_OUT and row.group_id in lacking]
+        again = f"mpsq report missing {' '.join(f'g{group}' for group in lacking)} --submit"
+        if timeout_s := read.longest_timeout_s(self._connection, [row.job_id for row in late]):
+            of_late = [group for group in lacking if any(row.group_id == group for row in late)]
+            command = more_time(" ".join(f"g{group}" for group in of_late), timeout_s)
+            yield NextStep(f"to give those that timed out more time: {command}", command)
+        elif all(row.spec_hash not in work and self._fails_again(row) for row in runs):
+            failed = [row for row in runs if row.outcome == Outcome.FAILED]
+            log = f"mpsq logs {(failed or runs)[-1].run}"
+            yield NextStep(f"why: {log}", log)
+            if failed:
+                fixed = f"after a fix: {again}"
+                yield NextStep(f"to run them again {fixed}", fixed)
+        else:
+            yield NextStep(f"to run them again: {again}", again)
 
     def _fails_again(self, row: ReportedRun) -> bool:
         """Return whether another run of the same would most likely end like this one."""
