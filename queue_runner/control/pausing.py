@@ -78,7 +78,7 @@ def resume(
             withdrawn = jobs.request_suspend(connection, row.id, False, actor)
             if state is State.HELD:
                 jobs.move(connection, row.id, Verb.RELEASE, actor=actor, blocked_reason=None)
-                results[run] = Changed(run, True, "is released")
+                results[run] = Changed(run, True, "is no longer held")
             elif state is State.DONE:
                 results[run] = Changed(run, False, f"has ended ({row.outcome})")
             elif state is State.QUEUED:

@@ -112,7 +112,7 @@ class Awaited(Struct, frozen=True):
         runs = f"run {held[0].run} is" if len(held) == 1 else f"{units.count(len(held))} runs are"
         jobs = [str(job) for job in dict.fromkeys(run.job_id for run in held)]
         names = jobs if len(jobs) <= _MOST_NAMES else dict.fromkeys(f"g{run.group_id}" for run in held)
-        return f"{runs} held and will not start until released: mpsq resume {' '.join(names)}"
+        return f"{runs} held and will not start before mpsq resume {' '.join(names)}"
 
     def failures(self) -> list[str]:
         """Return how each failed run ended; runs that mpsq stopped for one reason are one line."""

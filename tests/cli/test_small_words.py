@@ -177,7 +177,7 @@ def test_a_held_submission_is_not_called_queued(mpsq: Cli) -> None:
     held = mpsq.ok("submit", "--hold", "--snapshot", "off", "--", "true")
     assert "held" in held.out and "mpsq resume g3" in held.out and "queued" not in held.out
     assert "mpsq resume g4" in mpsq.ok("rerun", "7", "--hold").out
-    assert mpsq.ok("resume", "g4").out == "run 8.1 is released\n"
+    assert mpsq.ok("resume", "g4").out == "run 8.1 is no longer held\n"
 
 
 def test_retry_says_that_nothing_starts(mpsq: Cli) -> None:

@@ -234,7 +234,7 @@ def test_a_waiting_job_is_held_and_released(queue: Queue) -> None:
     assert "run 1.1 is held" in mpsq("pause", "1", "--now")
     assert "held already" in mpsq("pause", "1")
     assert queue.rows()[0]["state"] == "HELD"
-    assert "run 1.1 is released" in mpsq("resume", "1")
+    assert "run 1.1 is no longer held" in mpsq("resume", "1")
     assert "not paused" in mpsq("resume", "1")
     queue.worker("", "--until-idle").wait()
     assert "ended (SUCCEEDED)" in mpsq("pause", "1", "--now", code=1)
