@@ -81,8 +81,12 @@ def _other(line: str, is_named: bool) -> Finding:
 
 
 def _of_time(line: str) -> Finding:
-    """Return a sentence on the time below the answer on a metric: it says what it is about."""
-    return line if isinstance(line, Finding) else OtherAnswer(f"time: {line}", not isinstance(line, Undecided))
+    """Return a sentence on the time below the answer on a metric: it says what it is about. One without a verdict
+    answers nothing."""
+    if isinstance(line, Finding):
+        return line
+    text = f"time: {line}"
+    return Finding(text) if isinstance(line, Undecided) else OtherAnswer(text, True)
 
 
 def _nothing(family: Family) -> Iterable[str]:

@@ -84,10 +84,16 @@ def build(
     alone = len(evidence.families) == 1 and not result.histories
     compared = evidence.families if evidence.compared or alone else []
     charts = [
-        (family, dots.forest(drawn), dots.chart(drawn, evidence.taints))
+        (
+            arm_tables.caption(family) if len(compared) > 1 else "",
+            dots.forest(drawn),
+            dots.chart(drawn, evidence.taints),
+            "" if drawn is family else drawn.by or "time",
+        )
         for family in compared
         for drawn in dots.quantities(family)
     ]
+    first_charts, other_charts = ([chart for chart in charts if bool(chart[3]) == later] for later in (False, True))
     plots = iteration_plots.Plots([], []) if result.histories else iteration_plots.plots(evidence)
     history_lines, history_ticks = histories.lines(result.histories)
     courses, n_courses_left = timeline.courses(evidence)
@@ -134,7 +140,8 @@ def build(
             for note in notes
             if not (note in open_notes or _MARK.match(note) or (is_here and isinstance(note, NextStep)))
         ],
-        charts=[(arm_tables.caption(family) if len(compared) > 1 else "", *drawn) for family, *drawn in charts],
+        charts=first_charts,
+        other_charts=other_charts,
         plots=plots,
         histories=history_lines,
         history_ticks=history_ticks,

@@ -43,8 +43,8 @@ def reasons(evidence: RunRecords) -> list[TrustReason]:
 
 
 def status(families: Iterable[Family]) -> TrustReason | None:
-    """Return how far the answer is decided: "answer", "loss: decided; time: undecided", "undecided: about 3 more
-    rounds", "time: undecided (over 200 more rounds); loss: decided"; None where nothing is compared.
+    """Return how far the answer is decided: "decided, no more rounds needed", "undecided: about 3 more rounds",
+    "time: undecided (over 200 more rounds); loss: decided"; None where nothing is compared.
 
     It is "good" where every comparison has a verdict on the quantity that comes first.
     """
@@ -56,7 +56,8 @@ def status(families: Iterable[Family]) -> TrustReason | None:
         first = _first(compared, _open(compared))
         if _lowest_is_open(families):
             return TrustReason("warn", "; ".join([f"{first}: the lowest is undecided", *_open(compared)]))
-        text = "; ".join([f"{first}: decided" if first else "answer", *_open(compared)])
+        enough = "decided, no more rounds needed"
+        text = "; ".join([f"{first}: {enough}" if first else enough, *_open(compared)])
         return TrustReason("good", text) if answers else None
     by_rounds = sorted((answer for answer in undecided if not answer.why), key=lambda x: x.more or math.inf)
     needs = [*dict.fromkeys(answer.next_step for answer in undecided if answer.why)]
