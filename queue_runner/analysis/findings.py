@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from queue_runner import units
 from queue_runner.analysis import run_metrics
-from queue_runner.analysis.comparison import UNSET, WALL, Family, Pair, disturbed_rounds, without
+from queue_runner.analysis.comparison import PHASE, UNSET, WALL, Family, Pair, disturbed_rounds, without
 from queue_runner.analysis.finding import Caveat, Finding, NextStep, OtherAnswer, Undecided
 from queue_runner.analysis.grouping import MAIN, Arm, factor_name, is_mode, kinds_of_taint, word
 from queue_runner.analysis.intervals import FIRST_LOOK
@@ -262,7 +262,7 @@ def incomplete(pairs: Iterable[Pair]) -> Iterable[str]:
                 yield Finding(f"{names}: compared over {where}")
     if differ:
         which = units.listed(differ, MOST_FACTORS)
-        yield f"rows show all their runs, but comparisons only complete rounds: {which}"
+        yield f"rows show all runs, but comparisons use only complete rounds: {which}"
 
 
 def _differs_over_all(pair: Pair) -> bool:
@@ -284,7 +284,8 @@ def other_clock(rows: Iterable[tuple[str, Sequence[ReportedRun]]]) -> Iterable[s
     doubtful = [label for label, runs in known if {"wrong_clock", "unsynced"} & {*kinds_of_taint(runs)}]
     time_of = next((run.time_of for _, runs in known for run in runs if run.time_of), None)
     if doubtful and time_of:
-        why = f"compared by the wall time of the {time_of}, because reported times are doubtful"
+        what = "measured phase" if time_of == PHASE else time_of
+        why = f"compared by the wall time of the {what}, because reported times are doubtful"
         yield Caveat(why, f": {units.listed(doubtful, MOST_FACTORS)}")
 
 
@@ -407,7 +408,7 @@ def _metric_answers(name: str, pairs: Sequence[Pair]) -> str:
     if undecided:
         rows.append(f"undecided: {units.listed(undecided, MOST_FACTORS)}")
     base = f"{pairs[0].baseline.label} ({_metric_values(decided[0].metrics[name])[1]})"
-    return f"{name} against {base}, 95 % CI: {'; '.join(rows)}"
+    return f"{name} against {base} (95 % CI): {'; '.join(rows)}"
 
 
 def _metric_values(answer: Verdict) -> list[str]:
@@ -524,7 +525,7 @@ def _twin_costs(pair: Pair) -> Iterable[str]:
     if _far(real / twin_real, 1 / pair.ratio, NOTABLE):  # without their ratio: real times have no interval
         yield (
             f"real time of a run (median): {tenths(real)} s of {arm.label}, {tenths(twin_real)} s of {twin.label}; the"
-            " iteration times have another ratio"
+            " ratio of iteration times differs"
         )
 
 

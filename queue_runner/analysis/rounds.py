@@ -371,8 +371,8 @@ def _pairing(
         most, row = max((missing, arm), (of_baseline, baseline), key=itemgetter(0))
         silent = [run for run in row.used if round_of(run) in ended - by_round[row is baseline].keys()]
         what = "value" if silent else "run"
-        obstacle = f"{most} of {len(ended)} rounds have a missing or retried {what} of {row.label}"
-        obstacle += ", so its worst runs may be hidden"
+        obstacle = f"in {most} of {len(ended)} rounds the {what} of {row.label} is missing or retried"
+        obstacle += ", so its worst may be hidden"
         if silent:
             obstacle += f": mpsq logs {silent[-1].run} shows its output"
         elif row.left_out:
@@ -511,7 +511,7 @@ def _obstacle(contrast: intervals.Contrast, judgement: intervals.Judgement, of_t
     if contrast.obstacle:
         return contrast.obstacle, True
     if 1 < judgement.machines < intervals.FIRST_LOOK:
-        few = f"{judgement.machines} machines do not represent their kind"
+        few = f"{judgement.machines} machines are too few for a verdict"
         return f"{few}: run rounds on a third, too, or all on one (--nodes-at-once 1)", False
     if judgement.waits_for_levels:
         n = intervals.FIRST_LOOK_WITH_LEVELS

@@ -131,7 +131,7 @@ def _caveats(f: Facts) -> Iterable[tuple[str, str]]:
     if "not_synced" in f.notes:
         yield "unsynced", f.notes["not_synced"]
     if f.clock_step_s:
-        yield "clock_step", f"the wall clock was set by {f.clock_step_s:+.1f} s: durations taken with it are wrong"
+        yield "clock_step", f"the wall clock was moved {f.clock_step_s:+.1f} s: durations taken with it are wrong"
     if f.watched and (n_missing := clock_check.missing_iterations(f.iterations)):
         gaps = "not reported: the iteration numbers have gaps"
         yield "iterations_missing", f"{units.counted(n_missing, 'iteration')} {gaps}"
@@ -141,12 +141,12 @@ def _caveats(f: Facts) -> Iterable[tuple[str, str]]:
         yield "op_fallback", f.notes["op_fallback"]
     if f.dropped:
         more = f"; {len(f.dropped) - MOST_DROPPED} more" if len(f.dropped) > MOST_DROPPED else ""
-        yield "field_dropped", f"left out of the trainer's report: {'; '.join(f.dropped[:MOST_DROPPED])}{more}"
+        yield "field_dropped", f"ignored in the trainer's report: {'; '.join(f.dropped[:MOST_DROPPED])}{more}"
     if f.recompiled:
         yield "recompiled", _recompiled(f)
     if f.real_s and not f.iterations and f.start_s > START_SHARE * f.real_s:
         start, real = (units.short_duration(x_s, 2) for x_s in (f.start_s, f.real_s))
-        yield "short_run", f"up to {start} of its {real} passed before the program's first instruction"
+        yield "short_run", f"starting the program took up to {start} of the run's {real}"
     if f.watched and not _values(f, "others_cpu_share"):
         yield "unwatched", "the run ended before the machine's load was sampled: other programs may have disturbed it"
     if f.resumed_from:
@@ -258,7 +258,7 @@ def _is_hot(sample: SensorSample) -> bool:
 def _recompiled(f: Facts) -> str:
     graphs, breaks = (sum(counts) for counts in zip(*f.recompiled.values(), strict=True))
     n = f"{units.count(len(f.recompiled))} of {units.count(f.summary.n_measure)} measured iterations"
-    text = f"{n} compiled again, first iteration {units.count(min(f.recompiled))}: {units.count(graphs)} graph"
+    text = f"{n} compiled again (first: {units.count(min(f.recompiled))}): {units.count(graphs)} graph"
     text += "" if graphs == 1 else "s"
     return text + (f", {units.count(breaks)} graph break{'' if breaks == 1 else 's'}" if breaks else "")
 

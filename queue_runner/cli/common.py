@@ -194,7 +194,7 @@ _PLURALS = {"is": "are", "has": "have", "was": "were"}
 
 def _plural(fate: str) -> str:
     verb, _, rest = fate.partition(" ")
-    rest = re.sub(r"\bits\b", "their", re.sub(r"\bit\b", "them", rest.replace("it is", "they are")))
+    rest = re.sub(r"\bit\b", "them", rest.replace("it is", "they are"))
     return f"{_PLURALS.get(verb, verb)} {rest}".rstrip()
 
 

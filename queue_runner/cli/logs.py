@@ -30,7 +30,7 @@ def logs(
     """Print or follow the output of a job: stdout and stderr, in order of time.
 
     If several runs match, the running one is shown, else the one that started last. --follow continues with the next
-    run of the job or group (another round, a retry), and writes to stderr when a run starts or ends. mpsq logs exits
+    run of the job or group (another round, a retry), and says on stderr when a run starts or ends. mpsq logs exits
     with 0 even if the job failed; mpsq wait exits with an error then.
 
     mpsq prints only the last state of a progress bar and removes escape sequences.

@@ -70,7 +70,7 @@ def report(
         str | None,
         typer.Option(
             metavar="METRIC",
-            help="Compare rows first by this metric, such as loss, then by time. Default: what the jobs were"
+            help="Answer first on this metric, such as loss, then on time. Default: what the jobs were"
             " submitted with, else time.",
         ),
     ] = None,

@@ -37,8 +37,8 @@ EPILOG = (
     "A list is swept: each combination of the values is a job, so --device cpu,mps --compile both --set lr=1e-3,1e-4 "
     "makes 8 jobs. A command goes after --, as in: mpsq submit --parser nanogpt -- python train.py --device={device}. "
     "In the command, mpsq replaces {device}, or the {key} of a --set, with its value in the job, and {cwd} with the "
-    "job's folder; write {{key}} for the literal text {key}. Without --device, --compile, --dtype, --config and --set, "
-    "nothing in braces is replaced. "
+    "job's folder; write {{key}} for the literal text {key}. Without any of --device, --compile, --dtype, --config and "
+    "--set, only {cwd} is replaced. "
     'A line of --from: {"workload": "nanogpt", "device": ["cpu", "mps"], "set": {"lr": 0.001}, "name": "a", '
     '"after": "b"}; options with --from apply to lines that do not set them.'
 )

@@ -56,7 +56,7 @@ def pause(
             elif now:
                 jobs.request_suspend(connection, row.id, True, actor)
             else:
-                results[row.run] = Changed(row.run, False, "is running: --now stops its processes")
+                results[row.run] = Changed(row.run, False, "is running: --now would suspend it")
         whole = [selector for selector in selectors if selector.number is None]  # 12.3 is one run, not its rounds
         held = _hold_next_rounds(connection, resolve.runs_of(connection, whole), actor) if whole else []
     failpoints.reach("suspend.committed")

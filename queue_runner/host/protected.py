@@ -10,8 +10,8 @@ SLOW = "a network drive that does not answer, or a folder for which macOS waits 
 """Usual causes of a read that does not end, and the remedy."""
 _IN_HOME = ("Documents", "Desktop", "Downloads", "Library/Mobile Documents", "Library/CloudStorage")
 REMEDY = (
-    "a worker in the background is refused there, or waits for a prompt that nobody sees: move it, for example below"
-    " ~/src, or allow it in System Settings, Privacy & Security, Files and Folders"
+    "a background worker is refused there, or waits for a prompt that nobody sees: move the files, for example below"
+    " ~/src, or allow access in System Settings, Privacy & Security, Files and Folders"
 )
 
 

@@ -69,8 +69,8 @@ def lane(status: Status) -> Facts:
     if queue.blocked_reason:
         facts.append(("blocked", one_line(queue.blocked_reason)))
     if queue.paused_at:
-        why = f" ({one_line(queue.paused_reason)})" if queue.paused_reason else ""
-        facts.append(("paused", f"nothing starts until mpsq resume{why}"))
+        why = f"{one_line(queue.paused_reason)}: " if queue.paused_reason else ""
+        facts.append(("paused", f"{why}nothing starts until mpsq resume"))
     if queue.lanes:
         facts.append(("lanes", "\n".join(f"{lanes.short(lane.name)}  {_lane_state(lane)}" for lane in queue.lanes)))
     if status.blocks:

@@ -119,7 +119,7 @@ def _of_itself(run: QueuedRun, unmet: Sequence[_Edge], now: float) -> Reason | N
         sentence, step = "it does not start until it is resumed", f"mpsq resume {job} lets it start"
         if run.blocked_reason:  # by group_guard, the only one who gives a reason
             sentence = f"{run.blocked_reason}; {sentence}"
-            step = f"fix the cause, then {step}; mpsq config set hold_after_failures 0 turns this off"
+            step = f"once the cause is fixed, {step}; mpsq config set hold_after_failures 0 holds none"
         return Reason("held", f"mpsq resume {job}", sentence, f"{step}; mpsq cancel {job} cancels it")
     if run.deadline_at is not None and run.deadline_at <= now:
         sentence = "it will be skipped, because its --deadline has passed"

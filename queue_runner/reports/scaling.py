@@ -216,7 +216,7 @@ def _fit_words(curve: Curve) -> str:
     if beyond is None:
         tried = max(point.value for point in curve.points)
         if largest is not None and tried > largest.value:
-            return f"{works}; larger ones were tried without an answer, up to {_value(tried)}"
+            return f"{works}; it is unknown whether larger ones, up to {_value(tried)}, fit"
         return f"{works}; it is the largest that was tried"
     row = beyond.decided[-1]
     reason = f": {row.reason}" if row.reason else ""

@@ -211,7 +211,7 @@ def _taken(tree: SourceTree, cwd: Path, not_code: str, *, is_stored: bool = True
 
 def _notes(left_out: Mapping[str, str], copied: bool) -> Iterator[str]:
     if copied:
-        yield RepeatedNote("each run gets a copy of the code as it is now; {cwd}, or $MPSQ_CWD, is the original folder")
+        yield RepeatedNote("each run gets a copy of the code as it is now; $MPSQ_CWD is the original folder, {cwd}")
     else:
         yield RepeatedNote(
             "if this folder's code changes before a run starts, the run uses the code as it was when you submitted it"

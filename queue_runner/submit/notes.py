@@ -91,7 +91,7 @@ def _folder_in_command(request: Request, cells: Cells) -> Iterator[str]:
     folder = cells[0].cwd
     named = [word if word.startswith("/") else word.partition("=")[2] for word in request.argv if folder in word]
     if not all(map(os.path.isfile, named)):  # Path.is_file raises for a word that is longer than a path may be
-        yield f"this command contains {folder}: runs read that, not the submitted copy"
+        yield f"the command names {folder}: runs read that folder, not their copy"
 
 
 def _name_like_an_id(request: Request, cells: Cells) -> Iterator[str]:

@@ -218,13 +218,13 @@ class Request:
     until: str | None = _option(
         Kind.TEXT,
         "decided: add rounds, 3 to 20, until each row of the report has a verdict. 1%: until the confidence interval of"
-        " each speedup (with one row: of its time) is at most 1% wide. A round is one run of each job.",
+        " each speedup, or of a lone row's time, is at most 1% wide. A round is one run of each job.",
         "GOAL",
         convert=_goal,
     )
     by: str | None = _option(
         Kind.TEXT,
-        "Compare rows by this metric first, such as loss, then by time; --until needs verdicts on both. Default: time.",
+        "Answer first on this metric, such as loss, then on time; --until needs verdicts on both. Default: time.",
         "METRIC",
         convert=_metric,
     )
@@ -237,8 +237,8 @@ class Request:
     )
     budget_s: float | None = _option(
         Kind.DURATION,
-        "With --until: after this time, such as 30m, no new round starts, and waiting runs"
-        " of the first 3 rounds are skipped. Default: 10m, which skips none.",
+        "With --until: after this time, such as 30m, start no new round, and skip waiting runs"
+        " of the first 3 rounds. Default: 10m, without skipping.",
         "DURATION",
         name="budget",
         convert=_budget,
@@ -307,7 +307,7 @@ class Request:
         " ended without success. Repeatable.",
         "ID[:any|fail]",
     )
-    at: str | None = _option(Kind.TEXT, 'Do not start before 22:30, "2026-11-22 06:00" or +2h.', "TIME")
+    at: str | None = _option(Kind.TEXT, 'Do not start before this: 22:30, "2026-11-22 06:00", +2h.', "TIME")
     deadline: str | None = _option(Kind.TEXT, "Skip the job if it has not started by this time.", "TIME")
     hold: bool = _option(Kind.FLAG, "Queue it on hold, until mpsq resume ID.")
     note: str | None = _option(Kind.TEXT, "A note that mpsq show prints.", "TEXT")

@@ -170,7 +170,7 @@ def test_a_row_that_loses_many_rounds_gets_no_word() -> None:
     verdict = verdict_of(family)
     assert verdict.word is Word.UNDECIDED and verdict.more is None
     left_out = family.arms[1].left_out[-1].run
-    assert verdict.why.startswith("2 of 5 rounds") and "of mps eager" in verdict.why
+    assert verdict.why.startswith("in 2 of 5 rounds") and "of mps eager" in verdict.why
     assert f"mpsq why {left_out} " in verdict.why and "mpsq rerun g1" in verdict.why
     assert verdict.is_final and verdict.why in text_of(family)
     (merged,) = ask([replace(run, merged=1) for run in (*planned("cpu", base), *planned("mps", arm, at=1))])

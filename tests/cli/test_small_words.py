@@ -47,7 +47,7 @@ def test_runs_of_several_jobs_do_not_read_as_one_job() -> None:
     ("fate", "said"),
     [
         ("is held", "2 runs (1.1 ... 1.2) are held"),
-        ("is running: --now stops its processes", "2 runs (1.1 ... 1.2) are running: --now stops their processes"),
+        ("is running: --now would suspend it", "2 runs (1.1 ... 1.2) are running: --now would suspend them"),
         ("is running: it is not held", "2 runs (1.1 ... 1.2) are running: they are not held"),
     ],
 )

@@ -125,7 +125,7 @@ def test_whether_the_clock_waited_is_unknown_unless_said(case: Case, layout: Lay
 def test_a_dropped_field_of_hello_is_told_and_the_others_are_kept(case: Case, layout: Layout) -> None:
     lines = training(20, 0.05, 0.05, workload="mine", params={"a": 1})
     found = taints(case, layout, [*lines, lines[0]], 3.0, steps=3)
-    assert found["field_dropped"] == "left out of the trainer's report: hello: params: expected int | null, got object"
+    assert found["field_dropped"] == "ignored in the trainer's report: hello: params: expected int | null, got object"
     with read.reading(layout.db) as connection:
         (row,) = named_rows.runs(connection)
         texts = [note["text"] for note in named_rows.detail(connection, "notes", case.run.run_id)]
@@ -140,6 +140,4 @@ def test_what_measured_iterations_compiled_is_told(case: Case, layout: Layout) -
         {"type": "metric", "t": 2.1, "name": "recompilations", "value": 1, "i": 12},
     ]
     found = taints(case, layout, [*training(20, 0.05, 0.05), *compiled], 3.0)
-    assert found["recompiled"] == (
-        "2 of 20 measured iterations compiled again, first iteration 7: 3 graphs, 1 graph break"
-    )
+    assert found["recompiled"] == ("2 of 20 measured iterations compiled again (first: 7): 3 graphs, 1 graph break")

@@ -170,7 +170,7 @@ def test_three_seconds_in_no_phase_are_shown(case: Case, layout: Layout, time_: 
     assert not taints(case, layout, real_s)
     with read.reading(layout.db) as connection:
         text = printing.as_text("devices", reports.run("devices", connection), "table")
-    assert re.search(r"[3-9]\.\d s \(\d\d %\).*outside all phases", text), text
+    assert re.search(r"[3-9]\.\d s \(\d\d %\).*belong to no phase", text), text
 
 
 @planted

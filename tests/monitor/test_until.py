@@ -63,7 +63,7 @@ def test_a_row_without_the_metric_is_named() -> None:
     [
         ([None] * 3, {}, "no run of job 2"),
         (STEADY[:3], {"valid": False}, "no run of job 2"),
-        ([1.0, None, None], {}, "2 of 3 rounds have a missing or retried run of mps eager"),
+        ([1.0, None, None], {}, "in 2 of 3 rounds the run of mps eager is missing or retried"),
         (STEADY[:3], {"config": "other"}, "no two rows can be compared: mpsq report"),
     ],
 )

@@ -222,7 +222,7 @@ def test_frameworks_are_not_compared_by_a_clock_that_cannot_be_trusted(store: An
             summary = {"measure_s": phase_s, "n_measure": 100}
             store.run("mps", framework=framework, median_s=reported_s, summary=summary, taints=taints)
     text = shown(store, "frameworks")
-    assert "eager jax is 2.0" in text and "vs 201." in text and "the phase" in text
+    assert "eager jax is 2.0" in text and "vs 201." in text and "the measured phase" in text
     store.db.execute("UPDATE summaries SET measure_s = NULL")
     text = shown(store, "frameworks")
     assert "eager jax" in text and "30.00 vs 30.00 s" in text and "of the run," in text
@@ -287,7 +287,7 @@ def test_training_and_inference_are_not_compared_by_a_clock_that_cannot_be_trust
     assert rows["mps", "train"]["speedup"] == pytest.approx(2, rel=0.02)
     assert rows.keys() == {(device, kind) for device in ("cpu", "mps") for kind in ("train", "eval")}
     text = shown(store, "train-vs-infer")
-    assert all(x in text for x in ("the phase,", "doubtful: mps", "8 runs whose clock"))
+    assert all(x in text for x in ("the measured phase,", "doubtful: mps", "8 runs whose clock"))
     store.db.execute("UPDATE summaries SET measure_s = NULL")
     rows = {(row["device"], row["kind"]): row for row in store.report("train-vs-infer").rows}
     assert rows.keys() == {("cpu", "eval"), ("mps", "eval")}

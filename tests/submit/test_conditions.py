@@ -43,7 +43,7 @@ def test_it_is_no_part_of_the_question(tmp_path: Path) -> None:
 def test_a_note_on_a_long_word_that_names_the_folder(tmp_path: Path) -> None:
     script = f"path='{tmp_path}'; {'true; ' * 1000}"
     notes = plan.plan(requested(argv=("sh", "-c", script), cwd=str(tmp_path))).warnings
-    assert any(f"contains {tmp_path}:" in note for note in notes)
+    assert any(f"names {tmp_path}:" in note for note in notes)
 
 
 @pytest.mark.parametrize(

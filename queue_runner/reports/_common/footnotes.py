@@ -250,7 +250,7 @@ def _in_no_phase(arms: Sequence[Arm]) -> Iterable[str]:
     listed = named([f"{label} {_seconds_and_share(*amount)}" for *amount, label in times])
     most_s, share, _ = max(times)
     if most_s >= UNPHASED_S or (share >= UNPHASED_SHARE and most_s > 0.5):
-        yield Caveat(f"{_seconds_and_share(most_s, share)} of a run outside all phases", f": {listed}", minor=True)
+        yield Caveat(f"{_seconds_and_share(most_s, share)} of a run belong to no phase", f": {listed}", minor=True)
     else:
         yield Finding(f"time outside all phases: {listed}")
 
@@ -312,7 +312,7 @@ def _machines(families: Sequence[Family], context: Context) -> Iterable[str]:
         yield Caveat(unnamed, " (mpsq import --set machine=NAME separates them)", minor=True)
 
 
-NEVER_COMPARED = "never compared: processor, memory, cooling and system differ at once"
+NEVER_COMPARED = "never compared: processor, memory, cooling and system all differ"
 
 
 def _machine(machine: str, context: Context) -> str:

@@ -70,7 +70,7 @@ def findings(family: Family) -> Iterable[str]:
     if len({(last.eval_step_first, last.eval_step_last) for _, last in known}) < 2:
         return
     parts = "; ".join(f"{arm.label} at step {steps(last)}" for arm, last in known)
-    yield Finding(f"the evaluation losses are from different steps, so they do not compare the rows: {parts}")
+    yield Finding(f"the evaluation losses are from different steps, so do not compare them: {parts}")
 
 
 def relative(a: float, b: float) -> float | None:
