@@ -81,15 +81,14 @@ def prepare(
         path = working_copy.python_path(run.spec.env.get("PYTHONPATH", ""), run.spec, code.copy, folder.tree)
         run = replace(run, spec=run.spec.changed(env={**run.spec.env, "PYTHONPATH": path}))
     env = environment(layout, run, folder)
-    revealed, values = job_secrets.reveal(layout, command, env)
-    values |= job_secrets.named(layout, run.spec.secrets)
-    if origin is not None:
-        checkpoint = str(checkpoints.copy(layout, origin, folder.resume))
-        env["MPSQ_RESUME"] = values["MPSQ_RESUME"] = checkpoint
-        for words in (command, revealed):
-            words += ["--resume", checkpoint] if run.spec.kind == "workload" else []
     if is_checked:
         env["MPSQ_CHECKED"] = "1"
+    if origin is not None:
+        env["MPSQ_RESUME"] = str(checkpoints.copy(layout, origin, folder.resume))
+        if run.spec.kind == "workload":
+            command += ["--resume", env["MPSQ_RESUME"]]
+    revealed, values = job_secrets.reveal(layout, command, env)
+    values |= job_secrets.named(layout, run.spec.secrets)
     prepares = run.spec.kind == "workload" and not is_checked and command_line.prepares(run.spec, layout.snapshots)
     warm_ups = max(run.spec.warmup if run.repeat == 1 else 0, int(prepares))
     instructions = {
