@@ -146,9 +146,15 @@ def newest_questions(connection: sqlite3.Connection, count: int) -> list[tuple[i
 
 _VERSION = """
 SELECT (SELECT max(e.id) FROM job_events e JOIN jobs j ON j.id = e.job_id WHERE j.group_id = g.id),
-    (SELECT count(*) FROM jobs j WHERE j.group_id = g.id), g.judged_rounds, g.more_rounds, g.closed_at
+    (SELECT count(*) FROM jobs j WHERE j.group_id = g.id), g.judged_rounds, g.more_rounds, g.closed_at,
+    CASE WHEN EXISTS (
+        SELECT 1 FROM jobs j JOIN runs r ON r.job_id = j.id WHERE j.group_id = g.id AND r.state = 'DONE' AND (
+            r.outcome <> 'SUCCEEDED' OR EXISTS (SELECT 1 FROM taints t WHERE t.run_id = r.id AND t.severity = 'invalid')
+        )
+    ) THEN (SELECT max(id) FROM jobs) END
 FROM groups g WHERE g.id = ?
 """
+"""What changes when a submission does; where a run of it failed, also with each new job, which may repeat it."""
 
 
 def version(connection: sqlite3.Connection, group: int) -> object:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from queue_runner import __version__, times, units
 from queue_runner.text import plain
@@ -66,7 +67,10 @@ def sentence(value: Any) -> Markup:
     return Markup("").join(apart.format(part) if at % 2 else escape(part) for at, part in enumerate(parts))
 
 
-_WITH_PAGE = re.compile(r"mpsq (?:(status)|logs ([\d.]+)(?: -f)?|why ([\d.]+)|report g(\d+))(?= (?!-)|;|$)")
+_WITH_PAGE = re.compile(
+    r"mpsq (?:(status)|logs ([\d.]+)(?: -f)?|why ([\d.]+)|report g(\d+)(?: --vs ([\w.=+-]+)(?: --by \w+)?)?)"
+    r"(?= (?!-)|;|$)"
+)
 """A command whose output a page of mpsq web shows."""
 
 
@@ -75,9 +79,11 @@ def linked(step: str) -> Markup:
     from markupsafe import Markup, escape
 
     def link(command: re.Match[str]) -> str:
-        _, log, job, group = command.groups()
+        _, log, job, group, baseline = command.groups()
         if log:
             return f'<a href="/log/{log}">the log</a>'
+        if baseline:
+            return f'<a href="/compare?ids=g{group}&amp;vs={quote(baseline)}">the comparison with {baseline}</a>'
         if group:
             return f'<a href="/group/{group}">the page of g{group}</a>'
         return (
