@@ -31,6 +31,8 @@ _SIZE_UNITS: dict[str, int] = {"": 1, "b": 1} | {
 }
 _DURATION_PART = re.compile(r"\s*(\d{1,15}(?:\.\d{0,15})?|\.\d{1,15})\s*(us|µs|ms|min|[smhd])", re.ASCII)
 _SIZE = re.compile(r"(\d{1,19}(?:\.\d{0,15})?)\s*([A-Za-z]{0,3})", re.ASCII)
+VALUE_DIGITS = 2
+"""Least number of significant digits of a value whose interval is wide."""
 MOST_RATIO_DIGITS = 6
 FAR_RATIO = 1000.0
 """An interval that includes 1 may end beyond this ratio and its inverse: the place then tells nothing."""
@@ -244,16 +246,19 @@ def _ratio_end(x: Number, digits: int) -> str:
     return number(x, digits)
 
 
-def measured(x: Number, low: Number = None, high: Number = None, *, sign: bool = False, least: int = 0) -> str:
+def measured(
+    x: Number, low: Number = None, high: Number = None, *, sign: bool = False, least: int = 0, beside: Number = None
+) -> str:
     """Format a number in its own unit: with 4 significant digits, or as many decimals as its interval from `low` to
-    `high` needs, but at `least` so many significant digits: "2.3104"; with `sign` as a difference: "+0.0202"."""
+    `high` needs: "2.3104". It has at `least` so many significant digits, or the decimals of a number `beside` it that
+    has them. With `sign` it is a difference: "+0.0202"."""
     if (text := not_finite(x)) is not None or x is None:
         return text or MISSING
     largest = max(abs(x), abs(low or 0), abs(high or 0))
     known = low is not None and high is not None and ROUNDING * largest < high - low < math.inf
     places = 1 - _exponent(high - low, 2) if known and low is not None and high is not None else 3 - _exponent(x, 4)
-    if known and least and x:
-        places = max(places, least - 1 - _exponent(x, least))
+    if known and least and (shown := x if beside is None else beside):
+        places = max(places, least - 1 - _exponent(shown, least))
     if places > MOST_PLACES or abs(x) >= 10.0**MOST_PLACES:
         text = f"{x:.{max(0, places + _exponent(x, 4))}e}" if x else "0"
     else:

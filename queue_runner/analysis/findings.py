@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from queue_runner import units
 from queue_runner.analysis import run_metrics
-from queue_runner.analysis.comparison import PHASE, UNSET, WALL, Family, Pair, disturbed_rounds, without
+from queue_runner.analysis.comparison import CHOSEN, PHASE, UNSET, WALL, Family, Pair, disturbed_rounds, without
 from queue_runner.analysis.finding import Caveat, Finding, NextStep, OtherAnswer, Undecided
 from queue_runner.analysis.grouping import MAIN, Arm, factor_name, is_mode, kinds_of_taint, word
 from queue_runner.analysis.intervals import FIRST_LOOK
@@ -47,6 +47,8 @@ MOST_LONGER = 10
 """Maximum factor by which longer runs are advised."""
 MARGINS = (1, 2, 3, 5, 10)
 """Per cent by which two rows may differ and still be of equal use to somebody."""
+_SETTING = re.compile(r"\S+=\S+")
+"""The label of a row that --vs can name."""
 
 
 Step0 = Mapping[int, Mapping[str, float]]
@@ -229,23 +231,28 @@ def _same_within(family: Family, undecided: Sequence[tuple[str, str, Verdict]], 
         return ""
     if not answers[0].of_time:
         widest = max(abs(end or 0.0) for answer in answers for end in (answer.low, answer.high))
-        if not 0 < widest < math.inf:
-            return ""
-        margin = f"{quote(names.pop())}={_round_above(widest)}"
+        least = _round_above(widest) if 0 < widest < math.inf else math.inf
+        if least > MARGINS[-1] / 100 * min(abs(x) for answer in answers for x in (answer.value, answer.baseline)):
+            return ""  # nobody would call them the same
+        margin = f"{quote(names.pop())}={least:.6g}"
     else:
         widest = max(abs(end) for answer in answers for end in answer.on_scale)
         percent = next((margin for margin in MARGINS if widest < math.log1p(margin / 100)), 0)
         if not percent:
             return ""
         margin = f"{percent}%"
-    differs = family.is_chosen or any(row.window for arm in family.arms for row in arm.runs)
-    return f"add --same-within {margin}" if differs else f"mpsq report g{group} --same-within {margin}"
+    baseline = _label(family.baseline)
+    is_named = family.why == CHOSEN and bool(_SETTING.fullmatch(baseline)) and not family.others
+    if (family.is_chosen and not is_named) or any(row.window for arm in family.arms for row in arm.runs):
+        return f"add --same-within {margin}"
+    chosen = f" --vs {quote(baseline)}" if family.is_chosen else ""
+    return f"mpsq report g{group}{chosen} --same-within {margin}"
 
 
-def _round_above(x: float) -> str:
+def _round_above(x: float) -> float:
     """Return the next larger of 1, 2 and 5 times a power of ten."""
     power = 10.0 ** math.floor(math.log10(x))
-    return f"{next(step * power for step in (1, 2, 5, 10) if step * power > x):.6g}"
+    return next(step * power for step in (1, 2, 5, 10) if step * power > x)
 
 
 def incomplete(pairs: Iterable[Pair]) -> Iterable[str]:
@@ -338,7 +345,7 @@ def metric_answer(family: Family, name: str) -> Iterable[str]:
             lower, other, answer = other, lower, answer.mirrored()
         difference, interval = _difference(answer)
         text = f"{lower}, {difference} than {other}, {' vs '.join(_metric_values(answer))}"
-        yield _sentence(f"lowest {name}: {text}", [interval, answer.rounds], decided=True)
+        yield _sentence(f"lowest {name} of {len(family.arms)} rows: {text}", [interval, answer.rounds], decided=True)
     else:
         compared = f"; {answer.rounds} do not tell which" if _label(family.baseline) in rows else ", not compared yet"
         yield f"lowest {name}: {' or '.join(rows)}{compared}"
@@ -349,7 +356,7 @@ def metric_answer(family: Family, name: str) -> Iterable[str]:
 def _towards_the_lowest(family: Family, name: str, rows: Sequence[str]) -> Iterable[NextStep]:
     """Return the command that compares the rows that may be the lowest with each other."""
     groups = {row.group_id for arm in family.arms for row in arm.runs}
-    other = next((row for row in rows if re.fullmatch(r"\S+=\S+", row) and row != _label(family.baseline)), "")
+    other = next((row for row in rows if _SETTING.fullmatch(row) and row != _label(family.baseline)), "")
     if name == family.by and other and len(groups) == 1 and None not in groups and not family.is_chosen:
         command = f"compare them: mpsq report g{min(filter(None, groups))} --vs {quote(other)} --by {quote(name)}"
         yield NextStep(command, command)
@@ -413,14 +420,16 @@ def _metric_answers(name: str, pairs: Sequence[Pair]) -> str:
 
 def _metric_values(answer: Verdict) -> list[str]:
     """Return the values of an arm and its baseline, with the digits that the interval needs."""
-    return [units.measured(x, answer.low, answer.high, least=2) for x in (answer.value, answer.baseline)]
+    return [
+        units.measured(x, answer.low, answer.high, least=units.VALUE_DIGITS) for x in (answer.value, answer.baseline)
+    ]
 
 
 def _difference(answer: Verdict) -> tuple[str, str]:
     """Return the difference in words, "0.20 higher" or "the same within 0.1", and its interval in that direction."""
     if answer.word is Word.SAME:
         return str(answer), answer.interval
-    size = units.measured(abs(answer.change), answer.low, answer.high)
+    size = answer.difference()
     if answer.change > 0:
         return f"{size} higher", answer.interval
     return f"{size} lower", answer.mirrored().interval

@@ -101,10 +101,15 @@ class Verdict(Struct, frozen=True, kw_only=True):
         ends = (units.ratio_interval if self.of_time else units.interval)(self.low, self.high)
         return f"95 % CI {ends}"
 
+    def difference(self, *, sign: bool = False) -> str:
+        """Return the change of a metric with as many decimals as its values have."""
+        change, larger = self.change if sign else abs(self.change), max(abs(self.value), abs(self.baseline))
+        return units.measured(change, self.low, self.high, sign=sign, least=units.VALUE_DIGITS, beside=larger)
+
     @property
     def size(self) -> str:
         """The change with its interval: "1.024 x (1.021 to 1.027)", "+0.0202 (0.0190 to 0.0214)"."""
-        change = self.ratio if self.of_time else units.measured(self.change, self.low, self.high, sign=True)
+        change = self.ratio if self.of_time else self.difference(sign=True)
         interval = self.interval.removeprefix("95 % CI ").removesuffix(" x")
         return f"{change} ({interval})" if interval else change
 

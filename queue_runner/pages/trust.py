@@ -138,7 +138,7 @@ def _verdicts(evidence: RunRecords) -> TrustReason:
     compared = _answers(evidence.families)
     answers = [answer for (_, answer), *_ in compared]
     if not answers:
-        return TrustReason("warn", "nothing was compared: there are not two rows with valid runs of the same question")
+        return TrustReason("warn", "nothing was compared: that takes two rows with valid runs")
     rounds = [answer.n for answer in answers if answer.decided]
     if not rounds:
         decided = _decided(evidence.families)

@@ -333,7 +333,13 @@ def _measured(match: Match, compared: Family) -> Iterable[SideBySide]:
         change = answer.size if answer else units.MISSING
         means = [run_metrics.mean(arm, name) for arm in of_seeds]
         values = [answer.baseline, answer.value] if answer else means
-        yield line(name, values, partial(units.measured, low=low, high=high, least=2), answer=answer, change=change)
+        yield line(
+            name,
+            values,
+            partial(units.measured, low=low, high=high, least=units.VALUE_DIGITS),
+            answer=answer,
+            change=change,
+        )
     for column, (title, format) in _USED.items():
         medians = [arm.median(column) for arm in (of_seeds if column in LOSSES else arms)]
         if any(value is not None for value in medians) and not (wall and column == "real_s"):

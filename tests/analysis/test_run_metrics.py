@@ -94,11 +94,11 @@ def test_one_sentence_says_the_answer_on_each_row() -> None:
     [
         (
             (0.75, 0.55, 0.95),
-            "lowest loss: cpu eager n_layer=4, 0.199 lower than cpu eager n_layer=2, 0.548 vs 0.747 (",
+            "lowest loss of 3 rows: cpu eager n_layer=4, 0.199 lower than cpu eager n_layer=2, 0.548 vs 0.747 (",
         ),
-        ((0.75, 0.25, 0.55), "lowest loss: cpu eager n_layer=4, 0.499 lower than cpu eager n_layer=2, "),
-        ((0.75, 0.95, 0.97), "lowest loss: cpu eager n_layer=2, 0.20"),
-        ((0.75, 0.55, 0.75), "lowest loss: cpu eager n_layer=4, 0.199 lower"),
+        ((0.75, 0.25, 0.55), "lowest loss of 3 rows: cpu eager n_layer=4, 0.499 lower than cpu eager n_layer=2, "),
+        ((0.75, 0.95, 0.97), "lowest loss of 3 rows: cpu eager n_layer=2, 0.20"),
+        ((0.75, 0.55, 0.75), "lowest loss of 3 rows: cpu eager n_layer=4, 0.199 lower"),
         ((0.75, 0.55, 0.56), "lowest loss: cpu eager n_layer=4 or cpu eager n_layer=6, not compared yet"),
         ((0.75, 0.75, 0.76), "undecided: loss of "),
     ],
@@ -144,6 +144,21 @@ def test_rows_that_rounds_do_not_tell_apart_may_be_called_the_same(scale: float,
     assert not family.pairs[0].metrics["loss"].decided
     (step,) = (line.command for line in describe(family, {}) if isinstance(line, NextStep))
     assert step.endswith(f"--same-within loss={margin}")
+
+
+def test_a_margin_as_large_as_the_values_is_not_offered() -> None:
+    """Losses of 0.93 and 0.87 were to be called the same within 1."""
+    ours, theirs = [0.75, 1.1, 0.9], [0.8, 0.7, 1.1]
+    runs = [
+        replace(
+            run, group_id=1, job_id=at // 3, repeat=at % 3 + 1, started_at=float(2 * (at % 3) + at // 3), state="DONE"
+        )
+        for at, run in enumerate(rounds({2: ours, 4: theirs}, name="loss"))
+    ]
+    (family,) = ask(runs, vs={"n_layer": "2"}, aim=Aim("loss"))
+    text = "\n".join(describe(family, {}))
+    assert "same-within" not in text and "undecided: loss of" in text
+    assert "0.05 lower than that of cpu eager n_layer=2, 0.87 vs 0.92" in text, "0.1 lower"
 
 
 def test_only_a_name_that_ends_with_loss_has_a_better_side() -> None:

@@ -160,7 +160,7 @@ def test_status_says_which_of_the_waiting_runs_it_does_not_expect(engine: Engine
     mpsq.ok("submit", "--after", "3", "--", "true")
     mpsq.ok("pause", "3")
     shown = mpsq.ok("status").out
-    assert "4 runs (2 of them held or blocked" in shown and "no such run has ended" in shown
+    assert "4 runs (2 of them held or blocked" in shown and "no run like these has ended" in shown
 
 
 def test_resume_says_that_no_worker_runs(engine: Engine, mpsq: Cli) -> None:

@@ -152,7 +152,7 @@ def test_nothing_is_known_of_what_was_never_asked(past: Past) -> None:
     past.queue(NewJob(A))
     assert "not known yet" in past.look().sentence(NOW)
     past.queue(NewJob(B))
-    assert "no such run has ended" in past.look().sentence(NOW)
+    assert "no run like these has ended" in past.look().sentence(NOW)
 
 
 def test_the_running_run_counts_with_what_is_left_of_it(past: Past) -> None:

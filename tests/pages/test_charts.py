@@ -223,6 +223,19 @@ def test_two_rows_that_may_have_the_lowest_loss_leave_the_question_open(store: S
     assert "the lowest is undecided" in trust.reasons(evidence_of(store, by="loss"))[0].text
 
 
+def test_a_margin_is_offered_with_the_baseline_that_was_named(store: Store) -> None:
+    """A user had to guess what to add the option to."""
+    for k in range(6):
+        for lr in ("1", "2", "3"):
+            run_id = store.run("cpu", False, 0.1, params={"lr": lr})
+            store.metric(run_id, "loss", 2.0 + (k * int(lr) % 4) / 70)
+    store.db.execute("UPDATE jobs SET spec_json = json_set(spec_json, '$.seed_by_round', 1)")
+    with read.reading(store.layout.db) as connection:
+        for where, step in ([], "mpsq report g1 --vs lr=2"), (["lr=2,3"], "add"):
+            steps = run("devices", connection, read_options(vs="lr=2", by="loss", where=where)).next_steps
+            assert any(re.fullmatch(rf"{step} --same-within loss=0\.\d+", one) for one in steps), steps
+
+
 def test_a_verdict_that_rests_on_disturbed_rounds_is_doubted(store: Store) -> None:
     """The sentence stood in a closed fold, below a green answer."""
     for k in range(5):

@@ -483,7 +483,7 @@ def test_a_row_that_always_failed_leads_to_its_log_before_it_runs_again(store: S
     for _ in range(2):
         store.run("cpu", median_s=None, outcome="FAILED", exit_code=1, reason="boom")
     (last,) = (line for line in short(store, selectors=["g1"]) if line.startswith("next: "))
-    assert last.startswith("next: mpsq logs 1.2; after a fix: mpsq report missing g1 --submit")
+    assert last.startswith("next: mpsq logs 1.2; again after a fix: mpsq report missing g1 --submit")
 
 
 def test_a_failure_that_was_submitted_again_leads_to_the_new_submission(store: Store) -> None:

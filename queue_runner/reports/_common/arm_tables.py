@@ -174,7 +174,7 @@ def _metric(name: str, rows: Sequence[ArmRow], family: Family, marks: Sequence[C
 
     def value(row: ArmRow) -> str:
         ends = next(((x.low, x.high) for other in rows if (x := judged(row) or judged(other))), (None, None))
-        return units.measured(row.metrics[name].value, *ends, least=2)
+        return units.measured(row.metrics[name].value, *ends, least=units.VALUE_DIGITS)
 
     def difference(row: ArmRow) -> str:
         return x.size if (x := judged(row)) else units.MISSING

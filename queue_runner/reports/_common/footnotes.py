@@ -111,8 +111,8 @@ class CaveatMarks:
             log = f"mpsq logs {(failed or runs)[-1].run}"
             yield NextStep(f"why: {log}", log)
             if failed:
-                fixed = f"after a fix: {again}"
-                yield NextStep(f"to run them again {fixed}", fixed)
+                fixed = f"again after a fix: {again}"
+                yield NextStep(f"to run them {fixed}", fixed)
         else:
             yield NextStep(f"to run them again: {again}", again)
 
