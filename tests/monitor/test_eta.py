@@ -150,7 +150,7 @@ def test_commands_are_alike_only_within_a_sweep(past: Past) -> None:
 
 def test_nothing_is_known_of_what_was_never_asked(past: Past) -> None:
     past.queue(NewJob(A))
-    assert "not known yet" in past.look().sentence(NOW)
+    assert "not known" in past.look().sentence(NOW)
     past.queue(NewJob(B))
     assert "no run like these has ended" in past.look().sentence(NOW)
 
