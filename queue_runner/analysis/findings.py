@@ -176,7 +176,7 @@ def _open(family: Family) -> Iterable[str]:
             by_rounds = 0 < fewest <= MOST_OFFERED
             if not (answer.why or by_rounds) and len(groups) == 1 and all(row.state == State.DONE for row in runs):
                 step = _same_within(family, alike, min(groups))
-                yield from _without_rounds(step, _longer_runs(ours), of_time=answer.of_time)
+                yield from _without_rounds(step, _longer_runs(ours), "" if answer.of_time else quantities[0])
         elif any(row.state != State.DONE for row in runs):
             yield Finding(reason + which)  # further rounds wait already
         else:
@@ -206,12 +206,14 @@ def _longer_runs(rows: Sequence[ReportedRun]) -> str:
     return f"make the runs longer ({measured} of {whole} is measured): --set max_iters={iters * times}"
 
 
-def _without_rounds(step: str, longer: str, *, of_time: bool) -> Iterable[NextStep]:
+def _without_rounds(step: str, longer: str, metric: str) -> Iterable[NextStep]:
     """Say what to do where rounds alone do not decide: accept a wider margin, or measure with less noise."""
-    vary = "the runs vary too much"
+    vary = f"{metric or 'the runs'} {'varies' if metric else 'vary'} too much"
     if step:
         yield NextStep("a wider margin gives a verdict", step)
-    elif of_time:
+    elif metric:
+        yield NextStep(vary, f"{vary} from run to run: stop here, or train longer")
+    else:
         yield NextStep(vary, longer or f"{vary}: make them longer, or the machine quieter")
 
 
@@ -345,7 +347,11 @@ def metric_answer(family: Family, name: str) -> Iterable[str]:
             lower, other, answer = other, lower, answer.mirrored()
         difference, interval = _difference(answer)
         text = f"{lower}, {difference} than {other}, {' vs '.join(_metric_values(answer))}"
-        yield _sentence(f"lowest {name} of {len(family.arms)} rows: {text}", [interval, answer.rounds], decided=True)
+        known = _sentence(f"lowest {name} of {len(family.arms)} rows: {text}", [interval, answer.rounds], decided=True)
+        others = [pair for pair in pairs if pair.baseline is family.baseline and pair.arm.label != lower]
+        if others and rows != [_label(family.baseline)] and (second := others[0].metrics[name]).change < 0:
+            known += f"; then {others[0].arm.label}, {_metric_values(second)[0]}"
+        yield known
     else:
         compared = f"; {answer.rounds} do not tell which" if _label(family.baseline) in rows else ", not compared yet"
         yield f"lowest {name}: {' or '.join(rows)}{compared}"
@@ -443,7 +449,7 @@ def _metric_answer(family: Family, name: str, pair: Pair) -> str:
     if answer.word is Word.SAME:
         text = f"{name} of {arm} and {base} is {difference}"
     elif not (answer.decided or difference.partition(" ")[0].strip("0.")):
-        text, interval = f"{name} of {arm} and {base} was equal", answer.interval
+        text, interval = f"{name} of {arm} and {base} was about equal", answer.interval
     else:
         text = f"{name} of {arm} {'is' if answer.decided else 'was'} {difference} than that of {base}"
     repeated = answer.why and answer.why in (family.metrics[name], pair.verdict.why)
@@ -481,7 +487,7 @@ def ratio(pair: Pair, per_work: str, compiling: bool = False) -> str:
     if verdict.word is Word.SAME:
         text = f"{pair.arm.label} and {pair.baseline.label} are {verdict}: {times}"
     elif equal:
-        text = f"{pair.arm.label} was as fast as {pair.baseline.label}"
+        text = f"{pair.arm.label} was about as fast as {pair.baseline.label}"
     elif compiling:
         how = "slower" if slower else "faster"
         it = without_mode(pair.baseline)

@@ -120,6 +120,19 @@ def progress(connection: sqlite3.Connection, groups: Iterable[int]) -> dict[int,
     return {group: GroupProgress(*values) for group, *values in rows}
 
 
+_REPEATS = """
+WITH RECURSIVE up(job) AS (
+    SELECT rerun_of FROM jobs WHERE group_id = :group UNION SELECT rerun_of FROM jobs JOIN up ON id = up.job
+) SELECT g.id, g.title FROM jobs j JOIN groups g ON g.id = j.group_id WHERE j.id = (SELECT min(job) FROM up)
+"""
+
+
+def repeats(connection: sqlite3.Connection, group: int) -> tuple[int, str] | None:
+    """Return the first submission of jobs that this one repeats, and its command; None if it repeats none."""
+    first: tuple[int, str] | None = read.tuples(connection, _REPEATS, {"group": group}).fetchone()
+    return first
+
+
 MOST_ENDED = 1000
 """Ended runs, the newest, among which the newest questions are looked for: all would be read at each change."""
 _SEVERAL_JOBS = "(SELECT count(*) FROM jobs WHERE group_id = g.id) > 1"

@@ -67,6 +67,13 @@ def sentence(value: Any) -> Markup:
     return Markup("").join(apart.format(part) if at % 2 else escape(part) for at, part in enumerate(parts))
 
 
+def in_words(command: str) -> Markup:
+    """Return a command whose lines break between its words: a browser would break them after a hyphen, too."""
+    from markupsafe import Markup
+
+    return Markup(" ").join(Markup('<span class="word">{}</span>').format(word) for word in shown(command).split(" "))
+
+
 _WITH_PAGE = re.compile(
     r"mpsq (?:(status)|logs ([\d.]+)(?: -f)?|why ([\d.]+)|report g(\d+)(?: --vs ([\w.=+-]+)(?: --by \w+)?)?)"
     r"(?= (?!-)|;|$)"
@@ -145,6 +152,6 @@ def _environment() -> Environment:
         "ms_plus_minus": units.ms_plus_minus,
         "clock": times.clock,
     }
-    made.filters.update(formats, json=as_json, linked=linked, sentence=sentence)
+    made.filters.update(formats, json=as_json, linked=linked, sentence=sentence, in_words=in_words)
     made.globals.update(policy=policy, asset=lambda name: Markup(asset(name)))
     return made

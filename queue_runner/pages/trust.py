@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from operator import itemgetter
@@ -81,7 +82,14 @@ def below(status: TrustReason | None, lines: Iterable[str]) -> list[str]:
     known = [*lines]
     others = [line for line in known if isinstance(line, OtherAnswer)][:MOST_OTHERS]
     first = [line for line in known if not isinstance(line, Finding)]
-    return [*(line.measured if repeats and isinstance(line, Undecided) else line for line in first), *others]
+    return [
+        *(_NEEDS.sub("", line.measured) if repeats and isinstance(line, Undecided) else line for line in first),
+        *others,
+    ]
+
+
+_NEEDS = re.compile(r", (?:about|over) [\d,]+ more rounds? needed(?=\))")
+"""What the status above a sentence says, too."""
 
 
 def _answers(families: Iterable[Family]) -> list[list[tuple[str, Verdict]]]:
@@ -148,13 +156,12 @@ def _verdicts(evidence: RunRecords) -> TrustReason:
     each = f"{fewest} to {most} rounds" if fewest < most else units.counted(most, "round")
     have = "has" if len(rounds) == 1 else "have"
     share = f"{len(rounds)} of {len(answers)} comparisons {have}" if len(answers) > 1 else "it has"
-    still = _open(compared)
     chance = "the chance of a wrong verdict is at most 5 %, however often you look (for Gaussian noise)"
     doubts = [str(line) for family in evidence.families for line in findings.disturbed(family, only_first=True)]
     if _lowest_is_open(evidence.families):
         doubts.append("which row has the lowest is undecided")
     kind = "good" if len(rounds) == len(answers) and not doubts else "warn"
-    return TrustReason(kind, "; ".join([f"{share} a verdict{_on(compared)}, after {each}", *doubts, *still, chance]))
+    return TrustReason(kind, "; ".join([f"{share} a verdict{_on(compared)}, after {each}", *doubts, chance]))
 
 
 def _runs(evidence: RunRecords) -> TrustReason:
@@ -203,6 +210,6 @@ def _caveats(evidence: RunRecords) -> TrustReason:
     }
     counts = Counter(kind for row in shown for kind in taints(row) if (row.run_id, kind) not in invalid)
     if not counts:
-        return TrustReason("good", "no caveats")
+        return TrustReason("good", "without caveats")
     each = ", ".join(f"{kind} ({units.counted(n, 'run')})" for kind, n in counts.most_common())
     return TrustReason("warn", f"caveats of runs that count: {each}")

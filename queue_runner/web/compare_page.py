@@ -120,6 +120,7 @@ class ReportPages:
                 result=result,
                 group=group,
                 progress=group_summary.progress(connection, [group])[group],
+                repeats=group_summary.repeats(connection, group),
                 open=is_open,
                 whys=whys,
                 runs=run_view.last_attempts(run for run in runs if not run.is_preflight),

@@ -12,7 +12,7 @@ from queue_runner import units
 from queue_runner.model import Selector
 from queue_runner.monitor import group_summary, queue_state, run_view
 from queue_runner.monitor.group_summary import GroupProgress
-from queue_runner.monitor.run_view import RunView
+from queue_runner.monitor.run_view import JobView, RunLine, RunView
 from queue_runner.paths import Layout
 from queue_runner.store import read
 
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 RECENT_S = 24 * 3600.0
 """Time for which a failure is shown: a night and the day after it."""
 MOST_FAILED = 5
+MOST_REPEATED = 4
+"""Failures that are read for each one shown: those whose job has succeeded since, in another one, are left out."""
 MOST_EARLIER = 5
 """Questions that are named below the newest answer."""
 MOST_SENTENCES = 3
@@ -58,7 +60,7 @@ class Overview(Struct, frozen=True):
     earlier: Sequence[AnswerSoFar]
     failed: Sequence[RunView]
     retried: Set[int]
-    repeated: Mapping[int, int]
+    repeated: Mapping[int, JobView[RunLine]]
     obstacles: Sequence[str]
 
 
@@ -72,15 +74,15 @@ class OverviewReader:
     def read(self, patience_s: float) -> Overview:
         """Return the overview. A locked database is waited for `patience_s` seconds. Raises: MpsqError (store)."""
         with read.reading(self._layout.db, patience_s=patience_s) as connection:
-            failed = run_view.last_failed(connection, time.time() - RECENT_S, MOST_FAILED)
+            recent = run_view.last_failed(connection, time.time() - RECENT_S, MOST_REPEATED * MOST_FAILED)
+            repeated = _repeated(connection, recent)
+            failed = [run for run in recent if run.job_id not in repeated or not repeated[run.job_id].ok][:MOST_FAILED]
             queued = read.value(connection, "SELECT EXISTS (SELECT 1 FROM runs WHERE state = 'QUEUED')")
             obstacles = queue_state.obstacles(self._layout, connection) if queued else []
             questions = group_summary.newest_questions(connection, 1 + MOST_EARLIER)
             answers = [self._answer(connection, group, n) for n, (group, _) in enumerate(questions)]
             self._answers = {answer.group: self._answers[answer.group] for answer in answers}
             retried = run_view.retried(connection, failed)
-            again = read.repeated_by(connection, {run.job_id for run in failed}) if failed else {}
-            repeated = {first: job for first, (job, _) in again.items()}
             return Overview(answers[0] if answers else None, answers[1:], failed, retried, repeated, obstacles)
 
     def _answer(self, connection: sqlite3.Connection, group: int, n_newer: int) -> AnswerSoFar:
@@ -91,6 +93,13 @@ class OverviewReader:
             answer = _computed(connection, group, most_runs)
             self._answers[group] = version, answer
         return answer
+
+
+def _repeated(connection: sqlite3.Connection, failed: Sequence[RunView]) -> dict[int, JobView[RunLine]]:
+    """Return the newest job that repeats the job of each of these runs, if there is one."""
+    newest = read.repeated_by(connection, {run.job_id for run in failed}) if failed else {}
+    jobs = {job: JobView([*run_view.each_run(connection, RunLine, "job_id = ?", [job])]) for job, _ in newest.values()}
+    return {first: jobs[job] for first, (job, _) in newest.items()}
 
 
 def _computed(connection: sqlite3.Connection, group: int, most_runs: int) -> AnswerSoFar:

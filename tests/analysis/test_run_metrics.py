@@ -108,6 +108,7 @@ def test_the_rows_that_may_have_the_lowest_loss_come_first(means: tuple[float, .
     (family,) = ask(rounds(values, name="loss"), vs={"n_layer": "2"}, aim=Aim("loss"))
     sentence, *others = metric_answer(family, "loss")
     assert sentence.startswith(lead)
+    assert sentence.endswith("; then cpu eager n_layer=6, 0.551") == (means == (0.75, 0.25, 0.55)), "the second"
     assert all(isinstance(line, Finding) for line in others), "the chart and the table have each row"
 
 
@@ -156,7 +157,9 @@ def test_a_margin_as_large_as_the_values_is_not_offered() -> None:
         for at, run in enumerate(rounds({2: ours, 4: theirs}, name="loss"))
     ]
     (family,) = ask(runs, vs={"n_layer": "2"}, aim=Aim("loss"))
-    text = "\n".join(describe(family, {}))
+    lines = describe(family, {})
+    text = "\n".join(lines)
+    assert [line.command for line in lines if isinstance(line, NextStep)], "nothing to do"
     assert "same-within" not in text and "undecided: loss of" in text
     assert "0.05 lower than that of cpu eager n_layer=2, 0.87 vs 0.92" in text, "0.1 lower"
 

@@ -253,14 +253,18 @@ def test_a_search_that_cannot_be_is_a_sentence(browser: Browser, query: str) -> 
     assert "<h1>" in page and ("q=g77" not in query or 'value="g77"' in page)
 
 
+def words_of(html: str) -> str:
+    return " ".join(text_of(html).split())
+
+
 def test_the_page_of_a_comparison_is_that_of_the_report(browser: Browser) -> None:
     page = browser.get("/compare?id=1&id=2&id=3")
-    assert 'name="ids" value="1 2 3"' in page and "mpsq report 1 2 3" in page
+    assert 'name="ids" value="1 2 3"' in page and "mpsq report 1 2 3" in words_of(page)
     assert 'src="/static/uPlot/uPlot.iife.min.js"' in page or "Table A" in page or "No rows" in page
     assert "<style" not in page and "style=" not in page  # the policy would refuse both
     refused = browser.get("/compare?ids=g1&vs=nonsense", 404)
     assert "--vs" in refused and 'value="nonsense"' in refused
-    assert "mpsq report trend" in browser.get("/compare?ids=&vs=&where=&report=trend")  # of all runs
+    assert "mpsq report trend" in words_of(browser.get("/compare?ids=&vs=&where=&report=trend"))  # of all runs
     assert "did you mean" in browser.get("/compare?ids=g1&report=device", 404)
 
 
@@ -625,12 +629,18 @@ def test_a_failure_leads_to_the_job_that_repeats_it(queue: Layout, browser: Brow
     again, page = queued["jobs"][0], f'href="/group/{queued["group"]}"'
     assert page in browser.get("/group/1") and page not in before, "a stored page was shown"
     wrong = text_of(re.findall(r'<section id="wrong">(.*?)</section>', browser.get("/"), re.DOTALL)[0])
-    assert re.search(rf"FAILED\(3\).* job {again}\s+repeats it", wrong) and wrong.count("repeats it") == 1
+    assert re.search(rf"FAILED\(3\).* job {again}\s+repeats it: QUEUED", wrong) and wrong.count("repeats it") == 1
     assert f'Next: <a href="/job/{again}">' in browser.get("/job/2")
+    assert "repeats g1" in words_of(browser.get(f"/group/{queued['group']}"))
     third = json.loads(mpsq.ok("rerun", str(again), "--json").out)["jobs"][0]
     assert f'Next: <a href="/job/{third}">' in browser.get("/job/2")
     again = third
     assert f"mpsq why {again}" in mpsq.ok("why", "2").out and "repeats it" not in mpsq.ok("why", str(again)).out
+    with sqlite3.connect(queue.db) as connection:
+        ended = "state = 'DONE', outcome = 'SUCCEEDED', started_at = 1, ended_at = 2, exit_code = 0"
+        connection.execute(f"UPDATE runs SET {ended} WHERE job_id = ?", [third])
+    (wrong,) = re.findall(r'<section id="wrong">(.*?)</section>', Browser(queue).get("/"), re.DOTALL)
+    assert "FAILED(3)" not in wrong and "KILLED(9)" in wrong, "a failure that was mended stayed"
 
 
 def test_the_first_page_names_the_questions_before_the_newest(queue: Layout, browser: Browser, mpsq: Cli) -> None:
