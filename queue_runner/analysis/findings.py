@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from queue_runner import units
 from queue_runner.analysis import run_metrics
-from queue_runner.analysis.comparison import CHOSEN, PHASE, UNSET, WALL, Family, Pair, disturbed_rounds, without
+from queue_runner.analysis.comparison import PHASE, UNSET, WALL, Family, Pair, disturbed_rounds, without
 from queue_runner.analysis.finding import Caveat, Finding, NextStep, OtherAnswer, Undecided
 from queue_runner.analysis.grouping import MAIN, Arm, factor_name, is_mode, kinds_of_taint, word
 from queue_runner.analysis.intervals import FIRST_LOOK
@@ -47,8 +47,6 @@ MOST_LONGER = 10
 """Maximum factor by which longer runs are advised."""
 MARGINS = (1, 2, 3, 5, 10)
 """Per cent by which two rows may differ and still be of equal use to somebody."""
-_SETTING = re.compile(r"\S+=\S+")
-"""The label of a row that --vs can name."""
 
 
 Step0 = Mapping[int, Mapping[str, float]]
@@ -243,12 +241,8 @@ def _same_within(family: Family, undecided: Sequence[tuple[str, str, Verdict]], 
         if not percent:
             return ""
         margin = f"{percent}%"
-    baseline = _label(family.baseline)
-    is_named = family.why == CHOSEN and bool(_SETTING.fullmatch(baseline)) and not family.others
-    if (family.is_chosen and not is_named) or any(row.window for arm in family.arms for row in arm.runs):
-        return f"add --same-within {margin}"
-    chosen = f" --vs {quote(baseline)}" if family.is_chosen else ""
-    return f"mpsq report g{group}{chosen} --same-within {margin}"
+    differs = family.is_chosen or any(row.window for arm in family.arms for row in arm.runs)
+    return f"add --same-within {margin}" if differs else f"mpsq report g{group} --same-within {margin}"
 
 
 def _round_above(x: float) -> float:
@@ -362,7 +356,7 @@ def metric_answer(family: Family, name: str) -> Iterable[str]:
 def _towards_the_lowest(family: Family, name: str, rows: Sequence[str]) -> Iterable[NextStep]:
     """Return the command that compares the rows that may be the lowest with each other."""
     groups = {row.group_id for arm in family.arms for row in arm.runs}
-    other = next((row for row in rows if _SETTING.fullmatch(row) and row != _label(family.baseline)), "")
+    other = next((row for row in rows if re.fullmatch(r"\S+=\S+", row) and row != _label(family.baseline)), "")
     if name == family.by and other and len(groups) == 1 and None not in groups and not family.is_chosen:
         command = f"compare them: mpsq report g{min(filter(None, groups))} --vs {quote(other)} --by {quote(name)}"
         yield NextStep(command, command)

@@ -286,8 +286,7 @@ def explain_all(layout: Layout, connection: sqlite3.Connection, selectors: Seque
         estimate = progress.estimate(layout, connection, run_view.queue(connection, eta.EXPECTED))
         starting = {run: eta.starting(turn, time.time()) for run, turn in estimate.turns.items()}
     undecided = group_summary.undecided(connection)
-    failed = {run.job_id for run in chosen if run.state == State.DONE and not run.succeeded and not run.is_preflight}
-    repeated = read.repeated_by(connection, failed) if failed else {}
+    repeated = read.repeated_by(connection, [run for run in chosen if _is_failure(run)])
     return [
         explain(
             run,
@@ -300,7 +299,7 @@ def explain_all(layout: Layout, connection: sqlite3.Connection, selectors: Seque
                 remote=elsewhere[run.lane].status if run.lane in elsewhere else "",
                 before=_before(run, others),
                 retried=_retried(run, others),
-                repeated=repeated.get(run.job_id, (0, 0))[0],
+                repeated=repeated[run.run_id].job if run.run_id in repeated else 0,
                 undecided=undecided.get(run.group_id, ""),
                 in_copy=read.value(connection, _IN_COPY, run.run_id, IN_COPY) or "",
                 has_log=RunDir(layout.run_dir(run.run)).stdout.exists(),
@@ -310,6 +309,12 @@ def explain_all(layout: Layout, connection: sqlite3.Connection, selectors: Seque
         )
         for run, others in pairs
     ]
+
+
+def _is_failure(run: RunView) -> bool:
+    """Return whether a run has ended without what it was for."""
+    is_limit = run.is_probe and run.outcome == Outcome.OUT_OF_MEMORY
+    return run.state == State.DONE and not (run.succeeded or run.is_preflight or run.is_unneeded or is_limit)
 
 
 def _most_informative(runs: Sequence[RunView]) -> RunView:

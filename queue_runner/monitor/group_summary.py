@@ -159,20 +159,35 @@ def newest_questions(connection: sqlite3.Connection, count: int) -> list[tuple[i
 
 _VERSION = """
 SELECT (SELECT max(e.id) FROM job_events e JOIN jobs j ON j.id = e.job_id WHERE j.group_id = g.id),
-    (SELECT count(*) FROM jobs j WHERE j.group_id = g.id), g.judged_rounds, g.more_rounds, g.closed_at,
-    CASE WHEN EXISTS (
-        SELECT 1 FROM jobs j JOIN runs r ON r.job_id = j.id WHERE j.group_id = g.id AND r.state = 'DONE' AND (
-            r.outcome <> 'SUCCEEDED' OR EXISTS (SELECT 1 FROM taints t WHERE t.run_id = r.id AND t.severity = 'invalid')
-        )
-    ) THEN (SELECT max(id) FROM jobs) END
+    (SELECT count(*) FROM jobs j WHERE j.group_id = g.id), g.judged_rounds, g.more_rounds, g.closed_at
 FROM groups g WHERE g.id = ?
 """
-"""What changes when a submission does; where a run of it failed, also with each new job, which may repeat it."""
+_FAILED = """
+SELECT r.id AS run_id, r.job_id, r.ended_at FROM jobs j JOIN runs r ON r.job_id = j.id
+WHERE j.group_id = ? AND r.state = 'DONE' AND (
+    r.outcome <> 'SUCCEEDED' OR EXISTS (SELECT 1 FROM taints t WHERE t.run_id = r.id AND t.severity = 'invalid')
+)
+"""
+
+
+class _FailedRun(Struct, frozen=True):
+    run_id: int
+    job_id: int
+    ended_at: float | None
 
 
 def version(connection: sqlite3.Connection, group: int) -> object:
-    """Return a value that changes with what a report says of a submission: a run of it ended, or a round was judged."""
-    return read.tuples(connection, _VERSION, [group]).fetchone()
+    """Return a value that changes with what a report says of a submission: a run of it ended, a round was judged, or a
+    job repeats one that failed."""
+    failed = [_FailedRun(*row) for row in read.tuples(connection, _FAILED, [group])]
+    return read.tuples(connection, _VERSION, [group]).fetchone(), read.repeated_by(connection, failed)
+
+
+def may_go_on(connection: sqlite3.Connection, groups: Iterable[int]) -> bool:
+    """Return whether further rounds of one of these submissions may follow."""
+    ids = ", ".join(map(str, {*groups}))
+    sql = f"SELECT EXISTS (SELECT 1 FROM groups WHERE id IN ({ids}) AND until IS NOT NULL AND closed_at IS NULL)"
+    return bool(read.value(connection, sql))
 
 
 def workloads(connection: sqlite3.Connection, group: int) -> tuple[set[str | None], bool]:

@@ -22,12 +22,13 @@ from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.analysis.stats import by_key
 from queue_runner.errors import MpsqError
 from queue_runner.model import Outcome, State
+from queue_runner.monitor import group_summary
 from queue_runner.monitor.answers.run_query import Options
 from queue_runner.pages import dots, histories, iteration_plots, provenance, render, timeline, trust
 from queue_runner.pages.run_records import RunRecords, gather
 from queue_runner.paths import Layout
 from queue_runner.reports._common import arm_tables
-from queue_runner.reports._common.document import Result, Section
+from queue_runner.reports._common.document import Result, Section, whole_steps
 from queue_runner.tables import of_any_width
 
 MOST_ROWS = 300
@@ -100,7 +101,9 @@ def build(
     bars, bar_ticks = timeline.bars(evidence) if evidence.marks else ([], [])
     submissions, n_submissions_left = provenance.submissions(evidence)
     programs, n_programs_left = provenance.programs(evidence, layout)
-    reasons, status = trust.reasons(evidence), trust.status(compared)
+    goes_on = any(row.state != State.DONE for row in evidence.runs)
+    goes_on = goes_on or group_summary.may_go_on(connection, (row.group_id or 0 for row in evidence.runs))
+    reasons, status = trust.reasons(evidence), trust.status(compared, goes_on=goes_on)
     if status is None and evidence.compared and len(evidence.families) > 1 < len(reasons):
         status = reasons.pop(0)  # that nothing was compared is the answer
     answers = [] if result.text == "" and more.get("whys") else _answers(result, evidence, status)
@@ -130,7 +133,7 @@ def build(
         failures=failures,
         answers=answers,
         behind=behind,
-        next_steps=result.next_steps,
+        next_steps=whole_steps(result.next_steps, command),
         most_rows=MOST_ROWS,
         tables=tables,
         caveats=[(note[0], note) for note in notes if _MARK.match(note)],

@@ -43,11 +43,11 @@ def reasons(evidence: RunRecords) -> list[TrustReason]:
     return [_runs(evidence)] if any(row.state == State.DONE for row in evidence.runs) else []
 
 
-def status(families: Iterable[Family]) -> TrustReason | None:
+def status(families: Iterable[Family], *, goes_on: bool = False) -> TrustReason | None:
     """Return how far the answer is decided: "decided, no more rounds needed", "undecided: about 3 more rounds",
     "time: undecided (over 200 more rounds); loss: decided"; None where nothing is compared.
 
-    It is "good" where every comparison has a verdict on the quantity that comes first.
+    It is "good" where every comparison has a verdict on the quantity that comes first. `goes_on`: further runs follow.
     """
     families = [*families]
     compared, decided = _answers(families), _decided(families)
@@ -57,8 +57,9 @@ def status(families: Iterable[Family]) -> TrustReason | None:
         first = _first(compared, _open(compared))
         if _lowest_is_open(families):
             return TrustReason("warn", "; ".join([f"{first}: the lowest is undecided", *_open(compared)]))
-        enough = "decided, no more rounds needed"
-        text = "; ".join([f"{first}: {enough}" if first else enough, *_open(compared)])
+        needs_more = goes_on or _open(compared)
+        text = "decided" if needs_more else "decided, no more rounds needed"
+        text = "; ".join([f"{first}: {text}" if first else text, *_open(compared)])
         return TrustReason("good", text) if answers else None
     by_rounds = sorted((answer for answer in undecided if not answer.why), key=lambda x: x.more or math.inf)
     needs = [*dict.fromkeys(answer.next_step for answer in undecided if answer.why)]

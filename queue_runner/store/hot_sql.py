@@ -127,7 +127,7 @@ WHERE runs.job_id = :job_id
 CHECKED_RUN = """
 SELECT runs.id
 FROM runs JOIN metrics ON metrics.run_id = runs.id
-WHERE runs.job_id = :job_id AND runs.outcome = 'SUCCEEDED' AND metrics.name = 'reference_loss_cpu' AND NOT (EXISTS (SELECT *
+WHERE runs.job_id = :job_id AND runs.lane = :this_lane AND runs.outcome = 'SUCCEEDED' AND metrics.name = 'reference_loss_cpu' AND NOT (EXISTS (SELECT *
 FROM notes
 WHERE notes.run_id = runs.id AND notes.kind = 'wrong_loss'))
 LIMIT 1 OFFSET 0

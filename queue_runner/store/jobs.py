@@ -536,9 +536,9 @@ def cancel_requested(connection: Connection, run_id: int) -> bool:
     return connection.value(hot_sql.CANCEL_REQUESTED_AT, {"run_id": run_id}) is not None
 
 
-def is_checked(connection: Connection, job_id: int) -> bool:
-    """Return whether the device has computed the CPU's loss of the first batch in a run of this job."""
-    return bool(connection.rows(hot_sql.CHECKED_RUN, {"job_id": job_id}))
+def is_checked(connection: Connection, job_id: int, lane: str) -> bool:
+    """Return whether the device of this lane has computed the CPU's loss of the first batch in a run of this job."""
+    return bool(connection.rows(hot_sql.CHECKED_RUN, {"job_id": job_id, "this_lane": lane}))
 
 
 WAITS, QUIET, NOT_QUIET, LEFT = "wait for quiet", "quiet", "not quiet", "no longer next"

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import quote
 
 from msgspec import Struct
@@ -221,21 +221,51 @@ AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.job_id = rerun_of AND r.state <> 'D
 """Of these jobs those that have ended and that others of them repeat: what waits for a name waits for the others."""
 
 
+class Repetition(Struct, frozen=True):
+    """The newest job that repeats another one, its submission, and whether all its runs have succeeded."""
+
+    job: int
+    group: int
+    is_ok: bool
+
+
+class EndedRun(Protocol):
+    """What `repeated_by` needs of a run."""
+
+    @property
+    def run_id(self) -> int: ...
+    @property
+    def job_id(self) -> int: ...
+    @property
+    def ended_at(self) -> float | None: ...
+
+
 _REPEATED_BY = """
-WITH RECURSIVE again(first, job, group_id) AS (
-    SELECT rerun_of, id, group_id FROM jobs
-    WHERE id > (SELECT min(value) FROM json_each(:jobs)) AND deleted_at IS NULL
-    AND rerun_of IN (SELECT value FROM json_each(:jobs))
-    UNION SELECT again.first, j.id, j.group_id FROM again
-    JOIN jobs j ON j.rerun_of = again.job AND j.id > again.job AND j.deleted_at IS NULL
-) SELECT first, max(job), group_id FROM again GROUP BY first
+WITH RECURSIVE again(first, job) AS (
+    SELECT rerun_of, id FROM jobs
+    WHERE id > (SELECT min(value) FROM json_each(:jobs)) AND rerun_of IN (SELECT value FROM json_each(:jobs))
+    UNION SELECT again.first, j.id FROM again JOIN jobs j ON j.rerun_of = again.job AND j.id > again.job
+) SELECT first, j.id, j.group_id, j.created_at, NOT EXISTS (
+    SELECT 1 FROM runs r WHERE r.job_id = j.id AND r.outcome IS NOT 'SUCCEEDED'
+) FROM again JOIN jobs j ON j.id = again.job WHERE j.deleted_at IS NULL AND EXISTS (
+    SELECT 1 FROM runs r WHERE r.job_id = j.id AND NOT (r.state = 'DONE' AND r.outcome IN ('CANCELLED', 'SKIPPED'))
+) ORDER BY j.id
 """
 
 
-def repeated_by(connection: sqlite3.Connection, jobs: Iterable[int]) -> dict[int, tuple[int, int]]:
-    """Return the newest job that repeats each of these, itself or through others, and its submission."""
-    rows = tuples(connection, _REPEATED_BY, {"jobs": json.dumps(sorted(jobs))})
-    return {first: (job, group) for first, job, group in rows}
+def repeated_by(connection: sqlite3.Connection, failed: Iterable[EndedRun]) -> dict[int, Repetition]:
+    """Return, by run_id, the newest job that repeats that of each run, itself or through others, and was submitted
+    after the run ended. A job that was cancelled repeats nothing."""
+    runs = [*failed]
+    jobs = json.dumps(sorted({run.job_id for run in runs}))
+    newest = {}
+    for first, job, group, created_at, is_ok in tuples(connection, _REPEATED_BY, {"jobs": jobs}) if runs else ():
+        newest[first] = created_at, Repetition(job, group, bool(is_ok))
+    return {
+        run.run_id: newest[run.job_id][1]
+        for run in runs
+        if run.job_id in newest and newest[run.job_id][0] >= (run.ended_at or 0.0)
+    }
 
 
 def condition_of(selector: Selector) -> tuple[str, list[Any]]:

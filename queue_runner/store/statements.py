@@ -177,7 +177,8 @@ _WRONG_LOSS = exists().where(notes.c.run_id == runs.c.id, notes.c.kind == "wrong
 CHECKED_RUN = (
     select(runs.c.id)
     .join(metrics, metrics.c.run_id == runs.c.id)
-    .where(runs.c.job_id == _JOB_ID, runs.c.outcome == Outcome.SUCCEEDED, metrics.c.name == "reference_loss_cpu")
+    .where(runs.c.job_id == _JOB_ID, runs.c.lane == _LANE, runs.c.outcome == Outcome.SUCCEEDED)
+    .where(metrics.c.name == "reference_loss_cpu")
     .where(~_WRONG_LOSS)
     .limit(1)
 )

@@ -76,7 +76,7 @@ class OverviewReader:
         with read.reading(self._layout.db, patience_s=patience_s) as connection:
             recent = run_view.last_failed(connection, time.time() - RECENT_S, MOST_REPEATED * MOST_FAILED)
             repeated = _repeated(connection, recent)
-            failed = [run for run in recent if run.job_id not in repeated or not repeated[run.job_id].ok][:MOST_FAILED]
+            failed = [run for run in recent if run.run_id not in repeated or not repeated[run.run_id].ok][:MOST_FAILED]
             queued = read.value(connection, "SELECT EXISTS (SELECT 1 FROM runs WHERE state = 'QUEUED')")
             obstacles = queue_state.obstacles(self._layout, connection) if queued else []
             questions = group_summary.newest_questions(connection, 1 + MOST_EARLIER)
@@ -96,10 +96,12 @@ class OverviewReader:
 
 
 def _repeated(connection: sqlite3.Connection, failed: Sequence[RunView]) -> dict[int, JobView[RunLine]]:
-    """Return the newest job that repeats the job of each of these runs, if there is one."""
-    newest = read.repeated_by(connection, {run.job_id for run in failed}) if failed else {}
-    jobs = {job: JobView([*run_view.each_run(connection, RunLine, "job_id = ?", [job])]) for job, _ in newest.values()}
-    return {first: jobs[job] for first, (job, _) in newest.items()}
+    """Return, by run_id, the newest job that repeats the job of each of these runs, if there is one."""
+    newest = read.repeated_by(connection, failed)
+    jobs = {
+        one.job: JobView([*run_view.each_run(connection, RunLine, "job_id = ?", [one.job])]) for one in newest.values()
+    }
+    return {run_id: jobs[one.job] for run_id, one in newest.items()}
 
 
 def _computed(connection: sqlite3.Connection, group: int, most_runs: int) -> AnswerSoFar:
@@ -113,7 +115,7 @@ def _computed(connection: sqlite3.Connection, group: int, most_runs: int) -> Ans
     if progress.runs > most_runs:
         return AnswerSoFar(group, progress, unended, None, [f"{units.counted(progress.runs, 'run')}: see its page"], 0)
     result = reports.run(reports.suited(workloads, reports.DEFAULT), connection, Options(selectors=(selector,)))
-    status = trust.status(result.families)
+    status = trust.status(result.families, goes_on=unended or progress.more_follow)
     answers = trust.below(status, result.lines) or result.lines[:1]
     return AnswerSoFar(
         group,

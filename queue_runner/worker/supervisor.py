@@ -400,7 +400,7 @@ class Supervisor:
                 return self._refuse(run, code.refusal)
             lane.write_holder({"home": str(self._layout.home), "run": str(run.id), "token": run.token})
             with looking(self._engine) as connection:
-                is_checked = run.spec.seed_by_round and jobs.is_checked(connection, run.id.job)
+                is_checked = run.spec.seed_by_round and jobs.is_checked(connection, run.id.job, run.lane)
             folder = launch.prepare(self._layout, self._config, run, lane, origin, code, is_checked, self._log)
             with looking(self._engine) as connection:
                 if jobs.cancel_requested(connection, run.run_id):

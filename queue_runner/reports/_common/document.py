@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from string import ascii_uppercase
 from typing import Any, Protocol
@@ -82,6 +83,15 @@ class Result(Struct, frozen=True, dict=True):
     def rows(self) -> list[dict[str, Any]]:
         """The values by the keys of the columns, as json has them."""
         return [{column.key: column.of(item) for column in self.columns} for item in self.items]
+
+
+def whole_steps(steps: Iterable[str], command: str) -> list[str]:
+    """Return next steps with the `command` line of the report in those that only add an option to it."""
+    other = _SAME_WITHIN.sub("", command)  # two would contradict each other
+    return [f"{other} {step.removeprefix('add ')}" if step.startswith("add --") else step for step in steps]
+
+
+_SAME_WITHIN = re.compile(r" --same-within[ =]('[^']*'|\S+)")
 
 
 class Report(Protocol):

@@ -92,11 +92,14 @@ class CaveatMarks:
     ) -> Iterable[str]:
         """Say how to run those that are left out again, or where they were submitted again: `shown` has the
         submissions of the report, `work` the questions of the runs that count."""
-        repeated = read.repeated_by(self._connection, [row.job_id for row in runs])
-        if newest := max((group for _, group in repeated.values() if group not in shown), default=0):
-            report = f"mpsq report g{newest}"
-            yield NextStep(f"they were submitted again: {report}", report)
-        runs = [row for row in runs if row.job_id not in repeated and row.kind != "import" and not row.merged]
+        repeated = read.repeated_by(self._connection, runs)
+        elsewhere = {run_id: one for run_id, one in repeated.items() if one.group not in shown}
+        n = len(last_attempts([row for row in runs if row.run_id in elsewhere]))
+        for group in sorted({one.group for one in elsewhere.values()})[-MOST_NAMED:]:
+            report = f"mpsq report g{group}"
+            yield NextStep(f"{units.counted(n, 'run')} submitted again, see also {report}", report)
+        unmended = {run_id for run_id, one in repeated.items() if not one.is_ok}  # their own report leads on
+        runs = [row for row in runs if row.run_id not in unmended and row.kind != "import" and not row.merged]
         lacking = missing_runs.lacking(self._connection, sorted({row.group_id or 0 for row in runs}))
         if not lacking:
             return

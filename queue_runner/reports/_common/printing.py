@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from queue_runner import tables, units
 from queue_runner.analysis.finding import Caveat, Finding, OtherAnswer
 from queue_runner.reports import DEFAULT
-from queue_runner.reports._common.document import Result, Section
+from queue_runner.reports._common.document import Result, Section, whole_steps
 from queue_runner.text import plain, width, wrap
 
 WIDTH = 80
@@ -92,7 +92,7 @@ def _closing(
     room = min(WIDTH, tables.room()) if format == "table" else sys.maxsize
     closing = [_on_one_line("caveats", [*sentences], [], room, least=len({*marks}))]
     explain = [f"{command} --explain shows more", f"{command} --explain", "--explain shows more"] if explained else []
-    steps = [*result.next_steps, *hidden]
+    steps = [*whole_steps(result.next_steps, command), *hidden]
     closing.append(_on_one_line("next", steps, [*explain, ""] if len(steps) > 1 else explain, room))
     return [line for line in closing if line]
 
