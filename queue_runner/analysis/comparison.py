@@ -103,6 +103,8 @@ class Family(Struct, frozen=True, eq=False, dict=True):
     """pairs of the question that are not shown, and tell the noise, too"""
     is_chosen: bool = False
     """whether the user chose another baseline than the default, or may have hidden that"""
+    contest: Pair | None = None
+    """the two rows that may have the lowest value of the loss that comes first, judged like a pair that a user chose"""
 
     @cached_property
     def wall(self) -> bool:
@@ -125,6 +127,30 @@ class Family(Struct, frozen=True, eq=False, dict=True):
         one that comes first leads."""
         answers = {OF_TIME: pair.verdict, **{name: x for name, x in pair.metrics.items() if name in self.named}}
         return dict(sorted(answers.items(), key=lambda item: item[0] != self.by))
+
+    def contest_of(self, name: str) -> Pair | None:
+        """Return the contest if it is about this metric."""
+        return self.contest if self.contest is not None and name in self.contest.metrics and name == self.by else None
+
+    def lowest(self, name: str) -> list[str]:
+        """Return the rows that may have the lowest value of a loss: no interval of another is wholly below theirs, nor
+        is it decided that they lose the contest. Empty if that leaves out no row, and where a row has no interval;
+        other metrics have no better side."""
+        if self.baseline is None or not run_metrics.is_loss(name):
+            return []
+        contest = self.contest_of(name)
+        if contest is not None and contest.metrics[name].word in (Word.LOWER, Word.HIGHER):
+            return [(contest.arm if contest.metrics[name].word is Word.LOWER else contest.baseline).label]
+        limits = {self.baseline.label: (0.0, 0.0)}
+        for pair in self.pairs:
+            answer = pair.metrics.get(name) if pair.baseline is self.baseline else None
+            if answer is not None and not answer.why and answer.low is not None and answer.high is not None:
+                limits[pair.arm.label] = answer.low, answer.high
+        if len(limits) < len(self.arms):
+            return []
+        least = min(high for _, high in limits.values())
+        rows = [label for label, (low, _) in limits.items() if low <= least]
+        return rows if len(rows) < len(limits) else []
 
     @property
     def unit(self) -> str:
@@ -175,7 +201,18 @@ def compare(rows: Iterable[ReportedRun], question: Question, whole: Sequence[Fam
 
     Raises: UsageError as `with_baselines`.
     """
-    return [_judged(_within(family, whole)) for family in with_baselines(rows, question)]
+    judged = (_judged(_within(family, whole)) for family in with_baselines(rows, question))
+    return [_contested(family, question, whole) for family in judged]
+
+
+def _contested(family: Family, question: Question, whole: Sequence[Family]) -> Family:
+    """Return the family with the contest of the two rows that may have the lowest loss, if that has not judged them."""
+    rows = family.lowest(family.by)
+    arms = [arm for arm in family.arms if arm.label in rows]
+    if len(arms) != 2 or family.baseline in arms:
+        return family
+    pairs = compare_each([(arms[0], arms[1])], family.arms, question, whole).pairs
+    return replace(family, contest=next(iter(pairs), None))
 
 
 def with_baselines(rows: Iterable[ReportedRun], question: Question) -> list[Family]:

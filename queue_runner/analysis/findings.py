@@ -212,7 +212,7 @@ def _without_rounds(step: str, longer: str, metric: str) -> Iterable[NextStep]:
     elif metric:
         yield NextStep(vary, f"{vary} from run to run: stop here, or train longer")
     else:
-        yield NextStep(vary, longer or f"{vary}: make them longer, or the machine quieter")
+        yield NextStep(vary, longer or f"{vary}: stop here, make them longer, or the machine quieter")
 
 
 def _towards_an_answer(step: str, group: int, fewest: int) -> str:
@@ -329,12 +329,14 @@ def answer(family: Family) -> str:
 
 def metric_answer(family: Family, name: str) -> Iterable[str]:
     """Say the answer on a metric: which rows may have the lowest loss; or else the answers on the rows."""
-    rows = lowest(family, name) if len(family.arms) > 2 else []
+    rows = family.lowest(name) if len(family.arms) > 2 else []
     if not 0 < len(rows) <= MOST_FACTORS:
         yield from row_answers(family, name)
         return
     pairs = sorted((pair for pair in family.pairs if name in pair.metrics), key=lambda pair: pair.metrics[name].change)
-    pair, answer = pairs[0], pairs[0].metrics[name]
+    contest = family.contest_of(name)
+    pair = contest or pairs[0]
+    answer = pair.metrics[name]
     if len(rows) == 1:
         lower, other = pair.arm.label, pair.baseline.label
         if rows != [lower]:
@@ -343,13 +345,21 @@ def metric_answer(family: Family, name: str) -> Iterable[str]:
         text = f"{lower}, {difference} than {other}, {' vs '.join(_metric_values(answer))}"
         known = _sentence(f"lowest {name} of {len(family.arms)} rows: {text}", [interval, answer.rounds], decided=True)
         others = [pair for pair in pairs if pair.baseline is family.baseline and pair.arm.label != lower]
-        if others and rows != [_label(family.baseline)] and (second := others[0].metrics[name]).change < 0:
+        if others and other == _label(family.baseline) and (second := others[0].metrics[name]).change < 0:
             known += f"; then {others[0].arm.label}, {_metric_values(second)[0]}"
         yield known
+    elif contest is not None and answer.word is Word.SAME:
+        text = f"lowest {name}: {' and '.join(rows)}, {answer}"
+        yield _sentence(text, [answer.interval, answer.rounds], decided=True)
     else:
-        compared = f"; {answer.rounds} do not tell which" if _label(family.baseline) in rows else ", not compared yet"
+        is_judged = contest is not None or _label(family.baseline) in rows
+        compared = f"; {answer.rounds} do not tell which" if is_judged else ", not compared yet"
         yield f"lowest {name}: {' or '.join(rows)}{compared}"
-        yield from _towards_the_lowest(family, name, rows)
+        if contest is not None:
+            between = _open(replace(family, pairs=[contest], twins=[]))
+            yield from (line for line in between if isinstance(line, NextStep))
+        else:
+            yield from _towards_the_lowest(family, name, rows)
     yield from map(Finding, row_answers(family, name))
 
 
@@ -360,21 +370,6 @@ def _towards_the_lowest(family: Family, name: str, rows: Sequence[str]) -> Itera
     if name == family.by and other and len(groups) == 1 and None not in groups and not family.is_chosen:
         command = f"compare them: mpsq report g{min(filter(None, groups))} --vs {quote(other)} --by {quote(name)}"
         yield NextStep(command, command)
-
-
-def lowest(family: Family, name: str) -> list[str]:
-    """Return the rows that may have the lowest value of a loss: no interval of another is wholly below theirs. Empty if
-    that leaves out no row, and where a row has no interval; other metrics have no better side."""
-    judged = {pair.arm.label: pair.metrics.get(name) for pair in family.pairs if pair.baseline is family.baseline}
-    limits = {_label(family.baseline): (0.0, 0.0)}
-    for label, answer in judged.items():
-        if answer is not None and not answer.why and answer.low is not None and answer.high is not None:
-            limits[label] = answer.low, answer.high
-    if not run_metrics.is_loss(name) or len(limits) < len(family.arms):
-        return []
-    least = min(high for _, high in limits.values())
-    rows = [label for label, (low, _) in limits.items() if low <= least]
-    return rows if len(rows) < len(limits) else []
 
 
 def _label(arm: Arm | None) -> str:

@@ -15,7 +15,7 @@ from queue_runner.analysis import findings
 from queue_runner.analysis.comparison import Family
 from queue_runner.analysis.finding import Finding, OtherAnswer, Undecided
 from queue_runner.analysis.grouping import last_attempts, taints, without_used
-from queue_runner.analysis.rounds import Verdict
+from queue_runner.analysis.rounds import Verdict, Word
 from queue_runner.analysis.stats import by_key
 from queue_runner.model import State
 from queue_runner.pages.run_records import RunRecords
@@ -138,7 +138,13 @@ def _decided(families: Iterable[Family]) -> list[str]:
 
 def _lowest_is_open(families: Iterable[Family]) -> bool:
     """Whether several rows may have the lowest value of the loss that the question is about."""
-    return any(len(findings.lowest(family, family.by)) > 1 for family in families)
+    return any(len(family.lowest(family.by)) > 1 and not _is_same(family) for family in families)
+
+
+def _is_same(family: Family) -> bool:
+    """Whether the two rows that may have the lowest value are the same within a margin."""
+    contest = family.contest_of(family.by)
+    return contest is not None and contest.metrics[family.by].word is Word.SAME
 
 
 def _verdicts(evidence: RunRecords) -> TrustReason:

@@ -103,8 +103,7 @@ def test_a_worker_until_idle_does_not_wait_for_what_needs_a_hand(queue: Queue) -
 
 def test_a_retry_that_looks_for_secrets_holds_up_nobody(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
     queue.submit("exit 1")
-    queue.worker("", "--until-idle")
-    queue.done()
+    queue.worker("", "--until-idle").wait()
 
     def check(*_: object) -> None:
         """Write meanwhile."""

@@ -214,13 +214,14 @@ def test_two_rows_that_may_have_the_lowest_loss_leave_the_question_open(store: S
     status = trust.status(evidence_of(store, by="loss").families)
     assert status == trust.TrustReason("warn", "loss: the lowest is undecided; time: undecided")
     with read.reading(store.layout.db) as connection:
-        result = run("devices", connection, read_options(by="loss"))
-        assert not any("--rounds" in step for step in result.next_steps)
-        (step,) = (step for step in result.next_steps if "--vs" in step)
-        assert step == "compare them: mpsq report g1 --vs lr=2 --by loss"
-        chosen = run("devices", connection, read_options(vs="lr=2", by="loss"))
-    assert not any("--vs" in step for step in chosen.next_steps), "it is that report"
-    assert any(step.startswith("mpsq rerun g1 --rounds ") for step in chosen.next_steps)
+        reports = [run("devices", connection, read_options(vs=vs, by="loss")) for vs in (None, "lr=2")]
+        same = run("devices", connection, read_options(by="loss", same_within="loss=0.02"))
+    for result in reports:
+        assert "lowest loss: lr=2 or lr=3; 5 rounds do not tell which" in result.lines
+        assert any(step.startswith("mpsq rerun g1 --rounds ") for step in result.next_steps)
+    assert any(line.startswith("lowest loss: lr=2 and lr=3, the same within 0.02 (") for line in same.lines)
+    status = trust.status(same.families)
+    assert status is not None and status.kind == "good"
     assert "the lowest is undecided" in trust.reasons(evidence_of(store, by="loss"))[0].text
 
 
