@@ -210,7 +210,7 @@ def _without_rounds(step: str, longer: str, metric: str) -> Iterable[NextStep]:
     if step:
         yield NextStep("a wider margin gives a verdict", step)
     elif metric:
-        yield NextStep(vary, f"{vary} from run to run: stop here, or train longer")
+        yield NextStep(vary, f"stop here, or train longer: {vary} between runs")
     else:
         yield NextStep(vary, longer or f"{vary}: stop here, make them longer, or the machine quieter")
 
@@ -354,6 +354,8 @@ def metric_answer(family: Family, name: str) -> Iterable[str]:
     else:
         is_judged = contest is not None or _label(family.baseline) in rows
         compared = f"; {answer.rounds} do not tell which" if is_judged else ", not compared yet"
+        if contest is not None and answer.interval:
+            compared += f" (difference: {answer.interval})"
         yield f"lowest {name}: {' or '.join(rows)}{compared}"
         if contest is not None:
             between = _open(replace(family, pairs=[contest], twins=[]))
@@ -438,7 +440,7 @@ def _metric_answer(family: Family, name: str, pair: Pair) -> str:
     if answer.word is Word.SAME:
         text = f"{name} of {arm} and {base} is {difference}"
     elif not (answer.decided or difference.partition(" ")[0].strip("0.")):
-        text, interval = f"{name} of {arm} and {base} was about equal", answer.interval
+        text, interval = f"{name} of {arm} and {base} may be equal", answer.interval
     else:
         text = f"{name} of {arm} {'is' if answer.decided else 'was'} {difference} than that of {base}"
     repeated = answer.why and answer.why in (family.metrics[name], pair.verdict.why)

@@ -36,7 +36,7 @@ class RunContext(Struct, frozen=True):
     remote: str = ""  # the state of the block that a run of a remote lane belongs to
     before: str = ""  # for a further attempt that has not ended: how the previous one did
     retried: str = ""  # the last attempt at the same repeat, if this is an earlier one
-    repeated: int = 0  # the newest job that repeats that of a failed run
+    repeated: read.Repetition | None = None  # the newest job that repeats that of a failed run
     undecided: str = ""  # how far its submission with --until is, while that is open
     in_copy: str = ""  # why it started in a copy of its code
     has_log: bool = True
@@ -84,8 +84,9 @@ def explain(run: RunView, context: RunContext) -> Why:
         sentence += f"; it was retried as run {context.retried}"
         step = f"mpsq why {context.retried}" if "mpsq retry" in step else step
     elif context.repeated:
-        sentence += f"; job {context.repeated} repeats it"
-        step = f"mpsq why {context.repeated}"
+        job, is_ok = context.repeated.job, context.repeated.is_ok
+        sentence += f"; job {job} {'repeated it and succeeded' if is_ok else 'repeats it'}"
+        step = f"mpsq report g{context.repeated.group} shows its numbers" if is_ok else f"mpsq why {job}"
     elif step == _LOGS and not run.spec.merged:
         step += _AFTER_A_FIX
     if context.undecided and state is State.DONE:
@@ -299,7 +300,7 @@ def explain_all(layout: Layout, connection: sqlite3.Connection, selectors: Seque
                 remote=elsewhere[run.lane].status if run.lane in elsewhere else "",
                 before=_before(run, others),
                 retried=_retried(run, others),
-                repeated=repeated[run.run_id].job if run.run_id in repeated else 0,
+                repeated=repeated.get(run.run_id),
                 undecided=undecided.get(run.group_id, ""),
                 in_copy=read.value(connection, _IN_COPY, run.run_id, IN_COPY) or "",
                 has_log=RunDir(layout.run_dir(run.run)).stdout.exists(),

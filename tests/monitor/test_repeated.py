@@ -61,6 +61,8 @@ def test_only_a_failure_leads_to_the_job_that_repeats_it(store: Store) -> None:
     """A run that had succeeded, or was held, led there when it was asked about together with a failed one."""
     (good, first), (bad, then) = whys(store, "1.1", "1.2")
     assert (good, bad) == (False, True) and "report g1" in first and then == "mpsq why 3"
+    store.db.execute("UPDATE runs SET state = 'DONE', outcome = 'SUCCEEDED', ended_at = 4e9 WHERE job_id = 3")
+    assert [step for _, step in whys(store, "1.2")] == ["mpsq report g3 shows its numbers"]
     store.run(outcome=None)
     store.db.execute("UPDATE runs SET state = 'HELD' WHERE job_id = 1 AND number = 3")
     _, held = whys(store, "1.2", "1.3")

@@ -96,7 +96,8 @@ class CaveatMarks:
         elsewhere = {run_id: one for run_id, one in repeated.items() if one.group not in shown}
         n = len(last_attempts([row for row in runs if row.run_id in elsewhere]))
         for group in sorted({one.group for one in elsewhere.values()})[-MOST_NAMED:]:
-            report = f"mpsq report g{group}"
+            is_ok = all(one.is_ok for one in elsewhere.values() if one.group == group)
+            report = f"mpsq report g{group}{' shows its numbers' if is_ok else ''}"
             yield NextStep(f"{units.counted(n, 'run')} submitted again, see also {report}", report)
         unmended = {run_id for run_id, one in repeated.items() if not one.is_ok}  # their own report leads on
         runs = [row for row in runs if row.run_id not in unmended and row.kind != "import" and not row.merged]
