@@ -287,7 +287,7 @@ def explain_all(layout: Layout, connection: sqlite3.Connection, selectors: Seque
         estimate = progress.estimate(layout, connection, run_view.queue(connection, eta.EXPECTED))
         starting = {run: eta.starting(turn, time.time()) for run, turn in estimate.turns.items()}
     undecided = group_summary.undecided(connection)
-    repeated = read.repeated_by(connection, [run for run in chosen if _is_failure(run)])
+    repeated = read.repeated_by(connection, [run.run_id for run in chosen if _is_failure(run)])
     return [
         explain(
             run,

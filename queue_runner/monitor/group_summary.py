@@ -163,31 +163,18 @@ SELECT (SELECT max(e.id) FROM job_events e JOIN jobs j ON j.id = e.job_id WHERE 
 FROM groups g WHERE g.id = ?
 """
 _FAILED = """
-SELECT r.id AS run_id, r.job_id, r.ended_at FROM jobs j JOIN runs r ON r.job_id = j.id
+SELECT r.id FROM jobs j JOIN runs r ON r.job_id = j.id
 WHERE j.group_id = ? AND r.state = 'DONE' AND (
     r.outcome <> 'SUCCEEDED' OR EXISTS (SELECT 1 FROM taints t WHERE t.run_id = r.id AND t.severity = 'invalid')
 )
 """
 
 
-class _FailedRun(Struct, frozen=True):
-    run_id: int
-    job_id: int
-    ended_at: float | None
-
-
 def version(connection: sqlite3.Connection, group: int) -> object:
     """Return a value that changes with what a report says of a submission: a run of it ended, a round was judged, or a
     job repeats one that failed."""
-    failed = [_FailedRun(*row) for row in read.tuples(connection, _FAILED, [group])]
+    failed = [run_id for (run_id,) in read.tuples(connection, _FAILED, [group])]
     return read.tuples(connection, _VERSION, [group]).fetchone(), read.repeated_by(connection, failed)
-
-
-def may_go_on(connection: sqlite3.Connection, groups: Iterable[int]) -> bool:
-    """Return whether further rounds of one of these submissions may follow."""
-    ids = ", ".join(map(str, {*groups}))
-    sql = f"SELECT EXISTS (SELECT 1 FROM groups WHERE id IN ({ids}) AND until IS NOT NULL AND closed_at IS NULL)"
-    return bool(read.value(connection, sql))
 
 
 def workloads(connection: sqlite3.Connection, group: int) -> tuple[set[str | None], bool]:

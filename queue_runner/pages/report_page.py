@@ -53,6 +53,16 @@ class PageTable(Struct, frozen=True):
     more: list[Section]
 
 
+class PageCharts(Struct, frozen=True):
+    """The ratios or differences of a family, and its runs; `other` is the quantity if it is not the one that comes
+    first."""
+
+    caption: str
+    forest: dots.Chart | None
+    runs: dots.Chart | None
+    other: str
+
+
 class PageQuestion(Struct, frozen=True):
     """The question about a family of runs: shared settings, varied ones, the baseline."""
 
@@ -85,7 +95,7 @@ def build(
     alone = len(evidence.families) == 1 and not result.histories
     compared = evidence.families if evidence.compared or alone else []
     charts = [
-        (
+        PageCharts(
             arm_tables.caption(family) if len(compared) > 1 else "",
             dots.forest(drawn),
             dots.chart(drawn, evidence.taints),
@@ -94,15 +104,14 @@ def build(
         for family in compared
         for drawn in dots.quantities(family)
     ]
-    first_charts, other_charts = ([chart for chart in charts if bool(chart[3]) == later] for later in (False, True))
     plots = iteration_plots.Plots([], []) if result.histories else iteration_plots.plots(evidence)
     history_lines, history_ticks = histories.lines(result.histories)
     courses, n_courses_left = timeline.courses(evidence)
     bars, bar_ticks = timeline.bars(evidence) if evidence.marks else ([], [])
     submissions, n_submissions_left = provenance.submissions(evidence)
     programs, n_programs_left = provenance.programs(evidence, layout)
-    goes_on = any(row.state != State.DONE for row in evidence.runs)
-    goes_on = goes_on or group_summary.may_go_on(connection, (row.group_id or 0 for row in evidence.runs))
+    so_far = group_summary.progress(connection, {row.group_id or 0 for row in evidence.runs})
+    goes_on = any(row.state != State.DONE for row in evidence.runs) or any(x.more_follow for x in so_far.values())
     reasons, status = trust.reasons(evidence), trust.status(compared, goes_on=goes_on)
     if status is None and evidence.compared and len(evidence.families) > 1 < len(reasons):
         status = reasons.pop(0)  # that nothing was compared is the answer
@@ -143,8 +152,7 @@ def build(
             for note in notes
             if not (note in open_notes or _MARK.match(note) or (is_here and isinstance(note, NextStep)))
         ],
-        charts=first_charts,
-        other_charts=other_charts,
+        charts=charts,
         plots=plots,
         histories=history_lines,
         history_ticks=history_ticks,

@@ -90,7 +90,7 @@ def below(status: TrustReason | None, lines: Iterable[str]) -> list[str]:
 
 
 _NEEDS = re.compile(r", (?:about|over) [\d,]+ more rounds? needed(?=\))")
-"""What the status above a sentence says, too."""
+"""The part of a sentence that the status above it repeats."""
 
 
 def _answers(families: Iterable[Family]) -> list[list[tuple[str, Verdict]]]:

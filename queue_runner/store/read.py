@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import quote
 
 from msgspec import Struct
@@ -222,50 +222,35 @@ AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.job_id = rerun_of AND r.state <> 'D
 
 
 class Repetition(Struct, frozen=True):
-    """The newest job that repeats another one, its submission, and whether all its runs have succeeded."""
+    """The newest job that repeats another one, its submission, and whether each of its repeats has succeeded."""
 
     job: int
     group: int
     is_ok: bool
 
 
-class EndedRun(Protocol):
-    """What `repeated_by` needs of a run."""
-
-    @property
-    def run_id(self) -> int: ...
-    @property
-    def job_id(self) -> int: ...
-    @property
-    def ended_at(self) -> float | None: ...
-
-
 _REPEATED_BY = """
-WITH RECURSIVE again(first, job) AS (
+WITH RECURSIVE failed AS (SELECT id, job_id, ended_at FROM runs WHERE id IN (SELECT value FROM json_each(?))),
+again(first, job) AS (
     SELECT rerun_of, id FROM jobs
-    WHERE id > (SELECT min(value) FROM json_each(:jobs)) AND rerun_of IN (SELECT value FROM json_each(:jobs))
+    WHERE id > (SELECT min(job_id) FROM failed) AND rerun_of IN (SELECT job_id FROM failed)
     UNION SELECT again.first, j.id FROM again JOIN jobs j ON j.rerun_of = again.job AND j.id > again.job
-) SELECT first, j.id, j.group_id, j.created_at, NOT EXISTS (
-    SELECT 1 FROM runs r WHERE r.job_id = j.id AND r.outcome IS NOT 'SUCCEEDED'
-) FROM again JOIN jobs j ON j.id = again.job WHERE j.deleted_at IS NULL AND EXISTS (
+) SELECT failed.id, j.id, j.group_id, NOT EXISTS (
+    SELECT 1 FROM runs r WHERE r.job_id = j.id AND r.outcome IS NOT 'SUCCEEDED' AND NOT EXISTS (
+        SELECT 1 FROM runs later WHERE later.job_id = j.id AND later.repeat = r.repeat AND later.attempt > r.attempt)
+) FROM again CROSS JOIN jobs j ON j.id = again.job CROSS JOIN failed ON failed.job_id = again.first
+WHERE j.deleted_at IS NULL AND j.created_at >= coalesce(failed.ended_at, 0) AND EXISTS (
     SELECT 1 FROM runs r WHERE r.job_id = j.id AND NOT (r.state = 'DONE' AND r.outcome IN ('CANCELLED', 'SKIPPED'))
 ) ORDER BY j.id
 """
+"""CROSS JOIN keeps the order of the tables: else SQLite reads all jobs."""
 
 
-def repeated_by(connection: sqlite3.Connection, failed: Iterable[EndedRun]) -> dict[int, Repetition]:
-    """Return, by run_id, the newest job that repeats that of each run, itself or through others, and was submitted
-    after the run ended. A job that was cancelled repeats nothing."""
-    runs = [*failed]
-    jobs = json.dumps(sorted({run.job_id for run in runs}))
-    newest = {}
-    for first, job, group, created_at, is_ok in tuples(connection, _REPEATED_BY, {"jobs": jobs}) if runs else ():
-        newest[first] = created_at, Repetition(job, group, bool(is_ok))
-    return {
-        run.run_id: newest[run.job_id][1]
-        for run in runs
-        if run.job_id in newest and newest[run.job_id][0] >= (run.ended_at or 0.0)
-    }
+def repeated_by(connection: sqlite3.Connection, failed: Iterable[int]) -> dict[int, Repetition]:
+    """Return, by run_id, the newest job that repeats that of each of these runs, itself or through others, and was
+    submitted after the run ended. A job that was cancelled repeats nothing."""
+    rows = tuples(connection, _REPEATED_BY, [json.dumps([*failed])])
+    return {run_id: Repetition(job, group, bool(is_ok)) for run_id, job, group, is_ok in rows}
 
 
 def condition_of(selector: Selector) -> tuple[str, list[Any]]:

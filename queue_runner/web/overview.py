@@ -75,8 +75,9 @@ class OverviewReader:
         """Return the overview. A locked database is waited for `patience_s` seconds. Raises: MpsqError (store)."""
         with read.reading(self._layout.db, patience_s=patience_s) as connection:
             recent = run_view.last_failed(connection, time.time() - RECENT_S, MOST_REPEATED * MOST_FAILED)
-            repeated = _repeated(connection, recent)
-            failed = [run for run in recent if run.run_id not in repeated or not repeated[run.run_id].ok][:MOST_FAILED]
+            again = read.repeated_by(connection, [run.run_id for run in recent])
+            failed = [run for run in recent if run.run_id not in again or not again[run.run_id].is_ok][:MOST_FAILED]
+            repeated = {run.run_id: _job(connection, again[run.run_id].job) for run in failed if run.run_id in again}
             queued = read.value(connection, "SELECT EXISTS (SELECT 1 FROM runs WHERE state = 'QUEUED')")
             obstacles = queue_state.obstacles(self._layout, connection) if queued else []
             questions = group_summary.newest_questions(connection, 1 + MOST_EARLIER)
@@ -95,13 +96,8 @@ class OverviewReader:
         return answer
 
 
-def _repeated(connection: sqlite3.Connection, failed: Sequence[RunView]) -> dict[int, JobView[RunLine]]:
-    """Return, by run_id, the newest job that repeats the job of each of these runs, if there is one."""
-    newest = read.repeated_by(connection, failed)
-    jobs = {
-        one.job: JobView([*run_view.each_run(connection, RunLine, "job_id = ?", [one.job])]) for one in newest.values()
-    }
-    return {run_id: jobs[one.job] for run_id, one in newest.items()}
+def _job(connection: sqlite3.Connection, job: int) -> JobView[RunLine]:
+    return JobView([*run_view.each_run(connection, RunLine, "job_id = ?", [job])])
 
 
 def _computed(connection: sqlite3.Connection, group: int, most_runs: int) -> AnswerSoFar:

@@ -29,7 +29,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 def repeated(store: Store) -> dict[str, int]:
     with read.reading(store.layout.db) as connection:
         failed = run_view.runs(connection, "state = 'DONE' AND outcome <> 'SUCCEEDED'")
-        by_id = read.repeated_by(connection, failed)
+        by_id = read.repeated_by(connection, [run.run_id for run in failed])
         return {run.run: by_id[run.run_id].job for run in failed if run.run_id in by_id}
 
 
@@ -78,3 +78,11 @@ def test_a_stored_page_knows_when_the_repetition_ends_or_is_deleted(store: Store
     with read.reading(store.layout.db) as connection:
         versions.append(group_summary.version(connection, 1))
     assert len({*map(str, versions)}) == 3
+
+
+def test_a_repetition_that_succeeded_at_its_second_attempt_is_a_success(store: Store) -> None:
+    """The first page left the failure out, and `mpsq why` called the new job one that only repeats it."""
+    store.db.execute("UPDATE runs SET state = 'DONE', outcome = 'LOST', ended_at = 4e9 WHERE job_id = 3")
+    retry = store.run(group=3, ended_at=5e9)
+    store.db.execute("UPDATE runs SET job_id = 3, number = 2, repeat = 1, attempt = 2 WHERE id = ?", [retry])
+    assert [step for _, step in whys(store, "1.2")] == ["mpsq report g3 shows its numbers"]

@@ -87,11 +87,13 @@ class Result(Struct, frozen=True, dict=True):
 
 def whole_steps(steps: Iterable[str], command: str) -> list[str]:
     """Return next steps with the `command` line of the report in those that only add an option to it."""
-    other = _SAME_WITHIN.sub("", command)  # two would contradict each other
+    other = command_without(command, "--same-within")
     return [f"{other} {step.removeprefix('add ')}" if step.startswith("add --") else step for step in steps]
 
 
-_SAME_WITHIN = re.compile(r" --same-within[ =]('[^']*'|\S+)")
+def command_without(command: str, option: str) -> str:
+    """Return a command line without an option and its value: two would contradict each other."""
+    return re.sub(rf" {option}[ =]('[^']*'|\S+)", "", command)
 
 
 class Report(Protocol):

@@ -92,7 +92,7 @@ class CaveatMarks:
     ) -> Iterable[str]:
         """Say how to run those that are left out again, or where they were submitted again: `shown` has the
         submissions of the report, `work` the questions of the runs that count."""
-        repeated = read.repeated_by(self._connection, runs)
+        repeated = read.repeated_by(self._connection, [row.run_id for row in runs])
         elsewhere = {run_id: one for run_id, one in repeated.items() if one.group not in shown}
         n = len(last_attempts([row for row in runs if row.run_id in elsewhere]))
         for group in sorted({one.group for one in elsewhere.values()})[-MOST_NAMED:]:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from queue_runner import tables, units
 from queue_runner.analysis.finding import Caveat, Finding, OtherAnswer
 from queue_runner.reports import DEFAULT
-from queue_runner.reports._common.document import Result, Section, whole_steps
+from queue_runner.reports._common.document import Result, Section, command_without, whole_steps
 from queue_runner.text import plain, width, wrap
 
 WIDTH = 80
@@ -22,8 +22,6 @@ MOST_LINES_OF_A_WORD = 2
 """Lines of a word, such as a value, beyond which its middle is left out."""
 BELOW_EACH = 5
 """Number of these that stand below each of several tables, together at the end."""
-_BY = re.compile(r" --by[ =]('[^']*'|\S+)")
-"""The option in a command line."""
 
 
 def as_text(
@@ -58,7 +56,7 @@ def as_text(
             whole = visible
             visible, instead = _of_one_question(visible, MOST_LINES - n_below, colour)
             answers += instead
-            other = _BY.sub("", command)  # two would contradict each other
+            other = command_without(command, "--by")
             steps = [f"{other} {section.option}" for section in whole[len(visible) :] if section.option]
         else:
             visible = [_shortened(section, MOST_LINES - BELOW_EACH, colour) for section in visible]
