@@ -161,7 +161,7 @@ class RunId(Struct, frozen=True, order=True):
         return self.number == PREFLIGHT
 
 
-IDS = "12 is a job, 12.3 a run, g4 a group, @last the newest group; mpsq list shows them and the names"
+IDS = "12 is a job, 12.3 a run, g4 a group, @last the newest group; mpsq list shows numbers and names"
 """The ways to select jobs and runs, as a hint."""
 
 

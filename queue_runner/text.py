@@ -54,15 +54,17 @@ def cut_head(text: str, columns: int) -> str:
 
 
 def wrap(text: str, columns: int) -> list[str]:
-    """Wrap one line to `columns`, indenting continuation lines; a longer word stays whole, a number beside its unit."""
+    """Wrap one line to `columns`, indenting continuation lines; a longer word stays whole, a number beside its unit,
+    mpsq beside its verb."""
     if width(text) <= columns:
         return [text]
-    return [line.replace(_NO_BREAK, " ") for line in _wrapped(_BEFORE_UNIT.sub(_NO_BREAK, text), columns)]
+    return [line.replace(_NO_BREAK, " ") for line in _wrapped(_JOINED.sub(_NO_BREAK, text), columns)]
 
 
 _NO_BREAK = "\x01"
 """Stands for a space while a line is wrapped; no text that is printed has it."""
-_BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:%|x|[mu]?s|min|h|d|[KMGT]i?B|[kMGT]?Hz|ms/iter|W|J)(?![\w/]))")
+_UNIT = r"(?:%|x|[mu]?s|min|h|d|[KMGT]i?B|[kMGT]?Hz|ms/iter|W|J)(?![\w/])"
+_JOINED = re.compile(rf"(?<=\bmpsq) (?=[a-z])|(?<=\d) (?={_UNIT})")
 
 
 def _wrapped(text: str, columns: int) -> list[str]:

@@ -128,23 +128,24 @@ def compilation(family: Family, answer: str) -> str:
         return ""
     parts = [_compiled(pair) for pair in twins[:MOST_FACTORS]]
     more = f", and {len(twins) - MOST_FACTORS} more rows" if len(twins) > MOST_FACTORS else ""
-    return f"compiled against eager: {', '.join(parts)}{more}"
+    return f"compiled vs eager: {', '.join(parts)}{more}"
 
 
 def _compiled(pair: Pair) -> str:
-    """Say how much faster or slower a compiled row is than its eager twin: "mps 1.38 x slower (undecided)"."""
+    """Say how much faster or slower a compiled row is than its eager twin: "1.38 x slower on mps (undecided)"."""
     slower = pair.ratio < 1
     stated = pair.verdict.mirrored() if slower else pair.verdict
     mode = pair.arm.key.get("compile")
     row = " ".join([without_mode(pair.baseline).removeprefix("it"), mode if isinstance(mode, str) else ""]).strip()
+    on_row = f" on {row}" if row else ""
     if stated.word is Word.SAME:
-        return f"{row} {stated}".strip()
+        return f"{stated}{on_row}"
     word = "" if stated.decided else " (undecided)"
     times = units.ratio(stated.change)
     if times == units.ratio(1.0):
         times = stated.ratio if stated.decided else ""
     how = f"{times} {'slower' if slower else 'faster'}" if times else "as fast"
-    return f"{row} {how}{word}".strip()
+    return f"{how}{on_row}{word}"
 
 
 def _open(family: Family) -> Iterable[str]:

@@ -444,7 +444,7 @@ def _close_on(machine: str | None, mine: Values, theirs: Values) -> tuple[list[t
         return [], "the order of the runs is unknown"
     closed = intervals.close_rounds(*([(row.started_at or 0.0, x) for row, x in runs] for runs in (mine, theirs)))
     if not intervals.balanced(closed):
-        return [], "the rows ran one after the other: submit them together, and mpsq alternates them"
+        return [], "the order of the runs may favour one side: submit both together to balance it"
     return [(at, _Complete(difference, theirs, machine)) for at, difference, _ in closed], ""
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 app = new_app()
 
 EPILOG = (
-    "mpsq bench nanogpt is mpsq run nanogpt on every working device of this machine (if it has CUDA, without the CPU), "
+    "It does what mpsq run does, on every working device (not on the CPU if there is CUDA), "
     "eager and compiled. Options override these defaults."
 )
 
@@ -40,7 +40,7 @@ def bench(
     verbose: Verbose = False,
     json: Json = False,
 ) -> None:
-    """Run a workload on each device, eager and compiled, until each row has a verdict; then print the report."""
+    """Run a workload on each device, eager and compiled, until it is clear which is faster; then print the report."""
     from queue_runner.cli.submit import print_plan, print_stored, store
 
     if not (dry_run or detach):

@@ -157,8 +157,8 @@ def queued(group: int, jobs: Sequence[int], runs: Sequence[object], *, held: boo
         span = f"jobs {jobs[0]}{',' if len(jobs) == 2 else ' ...'} {jobs[-1]}"
     else:
         span = f"{runs[0]}, {runs[1]}" if len(runs) == 2 else f"{runs[0]} ... {runs[-1]}" if runs[1:] else str(runs[0])
-    what = f"held until mpsq resume g{group}" if held else "queued"
-    return f"g{group}: {counted(len(jobs), 'job')}, {counted(len(runs), 'run')} {what} ({span})"
+    what = f"held ({span}) until mpsq resume g{group}" if held else f"queued ({span})"
+    return f"g{group}: {counted(len(jobs), 'job')}, {counted(len(runs), 'run')} {what}"
 
 
 def say_obstacles(layout: Layout, *, always: bool = False) -> bool:

@@ -18,7 +18,7 @@ EPILOG = "Examples: mpsq compare 12 14, mpsq compare g4 g5, mpsq compare lr=1e-3
 @app.command("compare", epilog=EPILOG)
 def compare(
     ctx: typer.Context,
-    first: Annotated[str, typer.Argument(metavar="A", help="12, 12.3, g4, @last, a name or KEY=VALUE.")],
+    first: Annotated[str, typer.Argument(metavar="A", help="Job 12, run 12.3, group g4, @last, a name or KEY=VALUE.")],
     second: Annotated[str, typer.Argument(metavar="B", help="Another one. A is the baseline.")],
     same_within: Annotated[
         str | None, typer.Option(metavar="MARGIN,...", help="As in mpsq report: 1%, loss=0.01.")
@@ -41,7 +41,7 @@ def compare(
         same_within=same_within,
     )
     if (write_added := added_option(ctx)) is not None:
-        write_added(ReportRequest(reports.COMPARE, layout, options, format, False, title(ctx)))
+        write_added(ReportRequest(reports.COMPARE, layout, options, format, title(ctx)))
         return
     with reading(layout.db) as connection:
         result = reports.run(reports.COMPARE, connection, options)

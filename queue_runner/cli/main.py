@@ -91,9 +91,10 @@ RENAMED_OPTIONS = {
     "completion --install": "mpsq completion bash > FILE, where your shell looks for it",
     **{f"rerun {flag}": f"mpsq edit ID {flag} sets it for the new job" for flag in ("--note", "--priority", "--tag")},
     **{
-        f"{command} --rounds": "--repeats N runs each job once in each of N rounds"
+        f"{command} --rounds": "--repeats N makes N rounds, each of one run per job"
         for command in ("submit", "run", "bench", "schedule add")
     },
+    "report --submit": "mpsq rerun g4 --missing queues the runs that mpsq report missing g4 lists",
     "compare --by": "mpsq compare shows each metric; mpsq report ID ID --by METRIC compares by it",
     "--both": "mpsq logs shows both streams without an option",
     "--failed": "mpsq retry needs no option for it, and mpsq list has --state failed",
@@ -218,7 +219,7 @@ def _unknown(name: str, known: Sequence[str] | Mapping[str, str], path: str) -> 
 
         if name in KEYS:
             return UsageError(f'unknown command "{line}"', f"mpsq config set {name} VALUE changes the setting")
-    return UsageError(f'unknown command "{line}"', did_you_mean(name, known, f"{path} --help lists them"))
+    return UsageError(f'unknown command "{line}"', did_you_mean(name, known, f"see {path} --help for all commands"))
 
 
 def _section(title: str) -> list[str]:

@@ -93,7 +93,7 @@ def _wait(lane: str | None, timeout_s: float | None, quiet: bool) -> None:
     if quiet:
         return
     if lane is None:
-        print("nothing runs, and nothing starts until mpsq resume")
+        print("nothing runs now; nothing starts until mpsq resume")
     else:
         print(f"nothing runs on {lane}, and none of its runs starts until mpsq resume --lane {lane}; {STILL_START}")
 

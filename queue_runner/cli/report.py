@@ -10,15 +10,13 @@ import typer
 from msgspec import Struct
 
 from queue_runner import tables
-from queue_runner.cli.common import added_option, home, new_app, print_json, remark, say
+from queue_runner.cli.common import added_option, home, new_app, print_json, say
 from queue_runner.cli.run_selection import Selection, with_selection
 from queue_runner.cli.typer_options import title
-from queue_runner.errors import UsageError
 
 if TYPE_CHECKING:
     from queue_runner.monitor.answers.run_query import Options
     from queue_runner.paths import Layout
-    from queue_runner.reports._common.document import Result
 
 app = new_app()
 
@@ -29,13 +27,12 @@ EPILOG = (
 
 
 class ReportRequest(Struct, frozen=True):
-    """The report that was requested, for an added option: its name, its options, and whether --submit was given."""
+    """The report that was requested, for an added option."""
 
     name: str
     layout: Layout
     options: Options
     format: str
-    submit: bool
     command_line: str
 
 
@@ -55,7 +52,7 @@ def report(
         str,
         typer.Option(
             metavar="FROM",
-            help="The peak FLOP/s for MFU. sourced: as published; measured: as matmul measured it here.",
+            help="The peak FLOP/s for MFU. sourced: as published; measured: by matmul on this machine.",
         ),
     ] = "sourced",
     same_within: Annotated[
@@ -70,18 +67,16 @@ def report(
         str | None,
         typer.Option(
             metavar="METRIC",
-            help="Answer first on this metric, such as loss, then on time. Default: what the jobs were"
+            help="Compare rows by this metric first, such as loss, then by time. Default: what the jobs were"
             " submitted with, else time.",
         ),
     ] = None,
     explain: Annotated[
-        bool, typer.Option("--explain", help="Show everything behind the answer: costs, losses, footnotes.")
+        bool,
+        typer.Option("--explain", help="Show all tables, training losses and footnotes."),
     ] = False,
     format: Annotated[str, typer.Option(metavar="FORMAT", help="The output format.")] = "table",
     json: Annotated[bool, typer.Option("--json", help="Same as --format json; docs/json.md describes it.")] = False,
-    submit: Annotated[
-        bool, typer.Option("--submit", help="For `mpsq report missing`: queue the runs that it lists.")
-    ] = False,
     list_: Annotated[bool, typer.Option("--list", help="List the reports.")] = False,
 ) -> None:
     """Answer a question from the stored runs."""
@@ -97,8 +92,6 @@ def report(
     ids = list(words or ())
     name = ids.pop(0) if ids and _is_report(ids[0], layout) else reports.DEFAULT
     reports.load(name)
-    if submit and name != "missing":
-        raise UsageError(f"--submit does not apply to the report {name}", "mpsq report missing g4 --submit")
     options = selection.read(
         ids,
         peak_tflops=config_file.load(layout.config).peak_tflops,
@@ -108,37 +101,16 @@ def report(
         newest=format not in ("csv", "json"),
     )
     if (write_added := added_option(ctx)) is not None:
-        write_added(ReportRequest(name, layout, options, format, submit, title(ctx)))
+        write_added(ReportRequest(name, layout, options, format, title(ctx)))
         return
     with reading(layout.db) as connection:
         result = reports.run(name, connection, options)
-    if submit and any(gap.missing for gap in result.items):
-        _submit_missing(title(ctx), result, layout, format)
-        return
     colour = tables.in_colour()
     print(printing.as_text(name, result, format, explain=explain, colour=colour, command=title(ctx)))
-    if submit:
-        say("nothing was queued")
     if not result.items and format in ("csv", "json"):
         say("; ".join(result.lines) or "no matching runs")
     if result.exit_code:
         raise typer.Exit(result.exit_code)
-
-
-def _submit_missing(line: str, result: Result, layout: Layout, format: str) -> None:
-    """Queue the missing runs that the report found. With --json, print the same object as submit."""
-    from queue_runner.cli.submit import print_stored, store
-    from queue_runner.control import resubmission
-    from queue_runner.reports._common import printing
-
-    if format != "json":
-        print(printing.as_text("missing", result, format) + "\n")
-    missing = {gap.jobs[-1]: gap.missing for gap in result.items if gap.missing}
-    planned = resubmission.missing(layout, missing, line)
-    stored = store(planned, layout, format == "json")
-    print_stored(planned, stored, layout, format == "json")
-    if resubmission.code_changed(layout, [*missing], stored.jobs):
-        remark("the code has changed: reports show old and new runs in separate rows")
 
 
 def _is_report(word: str, layout: Layout) -> bool:

@@ -33,9 +33,9 @@ _LOG_BYTES = 65_536
 """Bytes at the end of an output in which a number is sought."""
 
 EPILOG = (
-    "Without --repeats, two or more jobs run in rounds: each job once, in random order. Rounds follow, 3 to "
-    "20, until each row of the report has a verdict or the --budget is used up. "
-    "If no worker runs, mpsq run starts one that exits when the queue is empty. Jobs that were queued earlier run "
+    "Without --repeats, two or more jobs run in rounds: each job once, in random order. In all, 3 to "
+    "20 rounds run, until each row of the report has a verdict (faster, slower or the same) or the --budget is used up."
+    " If no worker runs, mpsq run starts one that exits when the queue is empty. Jobs that were queued earlier run "
     "first. Ctrl-C cancels the jobs of this command and waits for their end; pressed again, it leaves at once."
 )
 

@@ -19,7 +19,7 @@ _SELECTION = {
         list[str] | None,
         typer.Option(
             metavar="KEY=VALUE,...",
-            help="Only runs with these values. A key may have several values: device=cpu,mps,compile=on selects"
+            help="Only runs with these values. A key may have several values: compile=on,device=cpu,mps selects"
             " compiled runs on cpu or mps.",
         ),
     ],

@@ -40,7 +40,7 @@ EPILOG = (
     "job's folder; write {{key}} for the literal text {key}. Without any of --device, --compile, --dtype, --config and "
     "--set, only {cwd} is replaced. "
     'A line of --from: {"workload": "nanogpt", "device": ["cpu", "mps"], "set": {"lr": 0.001}, "name": "a", '
-    '"after": "b"}; options with --from apply to lines that do not set them.'
+    '"after": "b"}; options beside --from apply to lines that do not set them.'
 )
 
 

@@ -17,7 +17,11 @@ app = new_app()
 def worker(
     until_idle: Annotated[bool, typer.Option("--until-idle", help="Exit when no job is waiting or running.")] = False,
     service: Annotated[
-        bool, typer.Option("--service", help="For launchd and systemd: exit with code 0 if a restart would not help.")
+        bool,
+        typer.Option(
+            "--service",
+            help="For launchd and systemd: exit with code 0 (so no restart) on errors that a restart cannot fix.",
+        ),
     ] = False,
 ) -> None:
     """Run the queue, one job at a time.

@@ -124,9 +124,9 @@ def _read(path: Path, parser: str | None, values: Mapping[str, Value]) -> _Log:
     name = parser or parsers.sniff(data.decode("utf-8", "replace"))
     events = parsers.read_log(name, data, {k: v for k, v in values.items() if k in ("compile", "device")})
     if not any(isinstance(event, Iter | TimeUsage | Eval | Metric) for event in events):
-        known = ", ".join(parsers.names())
+        known = ", ".join(other for other in parsers.names() if other != name)
         raise UsageError(
-            f"the parser {name} finds no iterations and no times in {path}", f"use --parser with one of {known}"
+            f'the parser "{name}" finds no iterations and no times in {path}', f"use --parser with one of {known}"
         )
     ending = last_words.ending(data, events) or Ending(Outcome.SUCCEEDED, reason=UNKNOWN_STATUS)
     return _Log(path, hashlib.sha256(data).hexdigest(), name, events, ending)

@@ -152,7 +152,7 @@ def _nothing(rows: Sequence[NamedRun], last: Sequence[NamedRun], named: bool) ->
         new = coming[0]
         old = next(row.run for row in rows if (row.job_id, row.repeat) == (new.job_id, new.repeat))
         return UsageError(f"run {old} is already being retried, as run {new.run}", "mpsq status shows it")
-    anyway = "--all retries it anyway; mpsq rerun creates a new job"
+    anyway = "--all retries them anyway; mpsq rerun creates a new job"
     successes = {(row.job_id, row.repeat): row for row in last if row.outcome == Outcome.SUCCEEDED}
     for row in rows:
         new = successes.get((row.job_id, row.repeat), row)

@@ -1,5 +1,5 @@
 """Rerun: ask a job's question once more, with exactly the code that it ran, as a new job in a new group, or by further
-rounds of the same group. And what `report missing --submit` asks again, with today's code."""
+rounds of the same group. And what `rerun --missing` queues, with today's code."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def _refuse_changed(layout: Layout, job: int, spec: JobSpec) -> tuple[JobSpec | 
 
 
 def _in_copy(code: StartCode) -> str:
-    return f"runs will use a copy of the code as submitted, because {code.note}" if code.note else ""
+    return f"runs will use a copy of the code first submitted, because {code.note}" if code.note else ""
 
 
 _NO_CODE: dict[str, str | None] = {"snapshot": None, "tree": "", "code": "", "root": "", "inside": ""}

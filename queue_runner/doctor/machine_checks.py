@@ -106,7 +106,7 @@ def load(layout: Layout, seconds: float = _LOAD_S, *, queue: Collection[int] | N
     used = {process: (s - before[process]) / seconds for process, s in now.items() if process in before}
     busiest = sorted((process for process in used if process[0] not in ours), key=lambda process: -used[process])
     names = [
-        f"{name} of {user} (process {pid}) {used[pid, start, name, user]:.1f} processors"
+        f"{name} of {user} (process {pid}) uses {used[pid, start, name, user]:.1f} processors"
         for pid, start, name, user in busiest[:_NAMED]
         if used[pid, start, name, user] >= _BUSY_PROCESSORS
     ]
@@ -114,7 +114,7 @@ def load(layout: Layout, seconds: float = _LOAD_S, *, queue: Collection[int] | N
         f": {', '.join(names)}" if names else ""
     )
     at_most = units.duration(settings.gate_timeout_s)
-    fix = f"stop them: a submission that compares waits for a quiet machine, {at_most} at most, and its intervals widen"
+    fix = f"stop them; else a comparison waits up to {at_most} for quiet, then runs less precisely"
     return warn_if(share > settings.gate_cpu_share, "load", finding, fix)
 
 

@@ -114,9 +114,9 @@ def write_plot(path: str, request: ReportRequest) -> None:
 
     Raises: UsageError, and OSError when the file cannot be written.
     """
-    if request.submit or request.format != "table" or request.name != reports.DEFAULT:
+    if request.format != "table" or request.name != reports.DEFAULT:
         raise UsageError(
-            "--plot draws the default report and cannot be combined with another report or format, or --submit",
+            "--plot draws the default report and cannot be combined with another report or format",
             "mpsq report g4 --plot g4.png",
         )
     file = Path(path)

@@ -39,6 +39,7 @@ class RunContext(Struct, frozen=True):
     repeated: read.Repetition | None = None  # the newest job that repeats that of a failed run
     undecided: str = ""  # how far its submission with --until is, while that is open
     in_copy: str = ""  # why it started in a copy of its code
+    flaw: str = ""  # what makes its numbers invalid
     has_log: bool = True
     instead_of_rounds: str = ""  # the next step of a skipped run whose submission takes no further rounds
 
@@ -57,7 +58,7 @@ def explain(run: RunView, context: RunContext) -> Why:
     """Explain the state of one run in words."""
     state = State(run.state)
     if state is State.DONE:
-        sentence, step = _done(run)
+        sentence, step = _done(run, context.flaw)
         if run.is_probe:
             sentence, step = _search_meaning(run, sentence, step)
         if run.deleted_at:
@@ -74,7 +75,7 @@ def explain(run: RunView, context: RunContext) -> Why:
             sentence += f"; it is skipped if it has not started by {times.clock(run.deadline_at, time.time())}"
     origin = f", submitted by schedule {context.schedule}," if context.schedule else ""
     kind = context.waits.kind if context.waits is not None else ""
-    colon = "" if kind == "gate" else ":"  # "waits up to 1.00 s for a quiet machine: ..."
+    colon = "" if kind == "gate" else ":"  # "waits for a quiet machine, at most 1.00 s: ..."
     sentence = f"run {run.run}{origin} {_IS[State.DONE if run.is_unstored else state]}{colon} {sentence}"
     if context.before and state is not State.DONE:
         sentence += f"; the previous attempt, {context.before}"
@@ -178,7 +179,7 @@ def _search_meaning(run: RunView, sentence: str, step: str) -> tuple[str, str]:
 
 
 _LOGS = "mpsq logs {run} shows what it wrote"
-_AFTER_A_FIX = "; to run it again after a fix: mpsq report missing g{group} --submit"
+_AFTER_A_FIX = "; after a fix, mpsq rerun g{group} --missing queues it again"
 _ENDED = {
     Outcome.SUCCEEDED: ("it succeeded{ran}", "mpsq report g{group} shows its numbers"),
     Outcome.FAILED: ("it failed with exit code {run.exit_code}{ran}{reason}", _LOGS),
@@ -220,11 +221,14 @@ _NEW_JOBS = {_ENDED[outcome][1] for outcome in (Outcome.TIMED_OUT, Outcome.OUT_O
 """The steps that make another job, so that nothing of this one is to be retried."""
 
 
-def _done(run: RunView) -> tuple[str, str]:
+def _done(run: RunView, flaw: str = "") -> tuple[str, str]:
     outcome = Outcome(run.outcome or "")
     ran = f" after {units.duration(run.real_s)}" if run.real_s is not None else ""
     if outcome is Outcome.SUCCEEDED and run.taints and not run.valid:
-        return f"it succeeded{ran}, but its numbers are not valid ({run.flaw})", "mpsq show {run} says why"
+        return (
+            f"it succeeded{ran}, but its numbers are not valid: {flaw or run.flaw}",
+            "mpsq show {run} has the details",
+        )
     sentence, step = _ENDED[outcome]
     if run.kind == "import" and outcome is not Outcome.SUCCEEDED:
         sentence = "how it ended is unknown{reason}" if outcome is Outcome.LOST else sentence
@@ -261,6 +265,7 @@ def _remedy_of_preflight(ended: str) -> str:
 _SAME_REPEAT = "job_id = ? AND repeat = ?"
 _REQUEUED = "SELECT reason FROM v_event WHERE run = ? AND verb = 'unclaim' ORDER BY id DESC LIMIT 1"
 _IN_COPY = "SELECT text FROM notes WHERE run_id = ? AND kind = ?"
+_FLAW = "SELECT detail FROM taints WHERE run_id = ? AND severity = 'invalid' ORDER BY kind LIMIT 1"
 
 
 def explain_all(layout: Layout, connection: sqlite3.Connection, selectors: Sequence[Selector]) -> list[Why]:
@@ -303,6 +308,7 @@ def explain_all(layout: Layout, connection: sqlite3.Connection, selectors: Seque
                 repeated=repeated.get(run.run_id),
                 undecided=undecided.get(run.group_id, ""),
                 in_copy=read.value(connection, _IN_COPY, run.run_id, IN_COPY) or "",
+                flaw=read.value(connection, _FLAW, run.run_id) or "",
                 has_log=RunDir(layout.run_dir(run.run)).stdout.exists(),
                 instead_of_rounds=_instead_of_rounds(connection, run),
                 supervision=queue_state.supervision(RunDir(layout.run_dir(run.run))),

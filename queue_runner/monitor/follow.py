@@ -229,5 +229,5 @@ class Follower:
         if finished:
             return "the run has finished, but no worker is running to record its result"
         if RunDir(self._layout.runs / run.run).is_supervised():
-            return "the worker has stopped; the run continues without it"
+            return "the worker has stopped; this run continues, but no other will start"
         return "the run has lost its supervisor: the next worker will find out how it ended"

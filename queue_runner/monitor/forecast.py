@@ -81,7 +81,7 @@ def lines(planned: Plan, foreseen: Forecast) -> Sequence[tuple[str, str]]:
     """Return the question of each cell and the duration of one run of it, in words."""
     pairs = []
     for job, run_s in zip(planned.jobs, foreseen.run_s, strict=True):
-        takes = "not known yet" if run_s is None else f"about {units.duration(run_s)} a run"
+        takes = "time not known yet" if run_s is None else f"about {units.duration(run_s)} a run"
         name = f"{job.spec.name}: {JobQuestion.of_spec(job.spec)}"
         pairs.append((name, takes if job.repeats == 1 else f"{job.repeats} x, {takes}"))
     return pairs

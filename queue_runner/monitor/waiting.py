@@ -116,11 +116,12 @@ def reasons(
 def _of_itself(run: QueuedRun, unmet: Sequence[_Edge], now: float) -> Reason | None:
     job = run.job_id
     if run.state == State.HELD:
-        sentence, step = "it does not start until it is resumed", f"mpsq resume {job} lets it start"
+        sentence = "it does not start until it is resumed"
+        step = f"mpsq resume {job} lets it start; mpsq cancel {job} cancels it"
         if run.blocked_reason:  # by group_guard, the only one who gives a reason
-            sentence = f"{run.blocked_reason}; {sentence}"
-            step = f"once the cause is fixed, {step}; mpsq config set hold_after_failures 0 holds none"
-        return Reason("held", f"mpsq resume {job}", sentence, f"{step}; mpsq cancel {job} cancels it")
+            sentence += f", because {run.blocked_reason}"
+            step = f"once the cause is fixed, {step}; mpsq config set hold_after_failures 0 turns this rule off"
+        return Reason("held", f"mpsq resume {job}", sentence, step)
     if run.deadline_at is not None and run.deadline_at <= now:
         sentence = "it will be skipped, because its --deadline has passed"
         return Reason("deadline", "being skipped (too late)", sentence, f"mpsq edit {job} --deadline '' removes it")
@@ -188,7 +189,7 @@ def _of_others(job: int, unmet: Sequence[_Edge]) -> Reason:
         f"job {first.on_job_id} to {wish}{others}",
         f"job {first.on_job_id} must {wish} first"
         + (f", and {units.counted(more, 'more job')} must end as required" if more else ""),
-        f"mpsq why {first.on_job_id}; {_WITHOUT.format(job=job)}",
+        f"mpsq why {first.on_job_id} says more; {_WITHOUT.format(job=job)}",
     )
 
 
@@ -203,7 +204,7 @@ def _of_the_queue(run: QueuedRun, queue: QueueState, ahead: Sequence[str], any_w
         return Reason("worker", "a worker", NO_WORKER, START_A_WORKER)
     gate = queue.blocked_reason if queue.blocked_kind is Obstacle.GATE else None
     if gate and gate.startswith(name := f"run {run.run} waits "):
-        step = "mpsq status shows when the machine is quiet again; a job with --no-gate starts on a busy one, too"
+        step = "mpsq status shows whether the machine is quiet; a job with --no-gate does not wait for it"
         return Reason("gate", "a quiet machine", gate.removeprefix(name), step)
     if queue.blocked_reason and not (gate and ahead):
         step = "it starts by itself when that has changed"

@@ -12,8 +12,8 @@ from queue_runner.errors import UsageError
 
 def write_page(path: str, request: ReportRequest) -> None:
     """Write the report as one page for a browser. Raises: UsageError, and OSError when it cannot be written."""
-    if request.submit or request.format != "table":
-        raise UsageError("--html cannot be combined with --format, --json or --submit", "run the command once for each")
+    if request.format != "table":
+        raise UsageError("--html cannot be combined with --format or --json", "run the command once for each")
     from queue_runner.pages import report_page
     from queue_runner.store.read import reading
 

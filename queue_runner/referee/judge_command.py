@@ -25,7 +25,7 @@ EXIT_CODES = {Choice.KEEP: 0, Choice.DISCARD: 1, Choice.UNDECIDED: 3}
 EPILOG = (
     "Both trees are copied, as with --snapshot copy; files that git ignores, such as data, are those of the folder. "
     "Each round runs both rows, in mirrored order, with the same seed in MPSQ_SEED, which nobody knows in advance. "
-    "Rounds follow until the answer is known, at most 20, or until --budget ends (2h by default). "
+    "At most 20 rounds run, until the answer is known or --budget ends (2h by default). "
     "The candidate is kept if it is faster and its metric is not worse, or if its metric is better at no more time. "
     "Not worse means: within a margin of twice the spread of the champion's own rounds (for the time, 1 to 10 %), or "
     "that of --same-within. From round 4 on, a candidate whose estimate is below half of --gain is discarded; "

@@ -19,7 +19,7 @@ from queue_runner.submit.missing_runs import OF_A_GRID, Gap, look
 from queue_runner.tables import Column
 
 NAME = "missing"
-HELP = "rows without a valid result, and why; --submit queues them again"
+HELP = "rows without a valid result, and why; mpsq rerun ID --missing queues them"
 _OF_A_GRID = f"{{chosen}} AND {OF_A_GRID}"
 SQL = (
     f"SELECT {select_runs.ASKED}, run_id, run, job_id, group_id, repeat, spec_hash, name,"
@@ -73,10 +73,9 @@ def finish(rows: list[ReportedRun], context: Context) -> Result:
         if any(gap.missing for gap in gaps):
             options = context.options
             texts = (shlex.quote(each.text) if each.name and not each.tags else each.text for each in options.selectors)
-            ids = " ".join(["missing", *texts])
-            filtered = options.where or options.since is not None
-            command = "the same command with --submit" if filtered else f"mpsq report {ids} --submit"
-            lines.append(f"{command} queues the missing runs")
+            filtered = options.where or options.since is not None or not options.selectors
+            lacking = (str(gap.jobs[-1]) for gap in gaps if gap.missing)
+            lines.append(f"mpsq rerun {' '.join(lacking if filtered else texts)} --missing queues the missing runs")
             late = [gap.jobs[-1] for gap in gaps if gap.missing and gap.last and gap.last.outcome == Outcome.TIMED_OUT]
             if timeout_s := read.longest_timeout_s(context.connection, late):
                 jobs = " ".join(map(str, late[:MOST_REASONS]))

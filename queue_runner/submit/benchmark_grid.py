@@ -28,7 +28,7 @@ def complete(fields: Fields, layout: Layout) -> tuple[dict[str, Any], list[str]]
     Raises: UsageError for an unknown workload, no workload, or a machine without a working device.
     """
     if not fields.get("workload") or fields.get("argv"):
-        raise UsageError("bench takes a workload", "mpsq workloads lists them; for a command, use mpsq run -- ...")
+        raise UsageError("bench takes a workload", "for a list, run mpsq workloads; for a command, use mpsq run -- ...")
     full = dict(fields)
     notes: list[str] = []
     frameworks = fields.get("framework", ())

@@ -165,7 +165,7 @@ def _goal(text: str) -> str:
         try:
             parse_percent(text if text.rstrip().endswith("%") else "", "--until")
         except UsageError:
-            message = f'--until takes {DECIDED} or a width of up to 50%, not "{text}"'
+            message = f'--until "{text}" is neither "{DECIDED}" nor an interval width like 1% (up to 50%)'
             raise UsageError(message, f"use --until {DECIDED}, or for example --until 1%") from None
     return text.strip()
 
@@ -217,14 +217,14 @@ class Request:
     repeats: int = _option(Kind.NUMBER, "Runs of each combination; a verdict needs 3 or more.", "N", default=1)
     until: str | None = _option(
         Kind.TEXT,
-        "decided: add rounds, 3 to 20, until each row of the report has a verdict. 1%: until the confidence interval of"
+        "decided: run 3 to 20 rounds, until each row of the report has a verdict. 1%: until the confidence interval of"
         " each speedup, or of a lone row's time, is at most 1% wide. A round is one run of each job.",
         "GOAL",
         convert=_goal,
     )
     by: str | None = _option(
         Kind.TEXT,
-        "Answer first on this metric, such as loss, then on time; --until needs verdicts on both. Default: time.",
+        "Compare rows by this metric first, such as loss, then by time; --until needs verdicts on both. Default: time.",
         "METRIC",
         convert=_metric,
     )
@@ -237,8 +237,7 @@ class Request:
     )
     budget_s: float | None = _option(
         Kind.DURATION,
-        "With --until: after this time, such as 30m, start no new round, and skip waiting runs"
-        " of the first 3 rounds. Default: 10m, without skipping.",
+        "With --until: start no new round after this time, such as 30m. Default: 10m, but at least 3 rounds.",
         "DURATION",
         name="budget",
         convert=_budget,
@@ -328,7 +327,7 @@ class Request:
     stall: Mapping[str, float] = _option(
         Kind.PAIRS,
         "End a run that reports no event, such as an iteration, for this long. In a run that never reports"
-        " events, new output counts as one. PHASE=, such as compile=, limits this phase alone. Repeatable.",
+        " one, new output counts as an event. PHASE=, such as compile=, applies it to that phase only. Repeatable.",
         "[PHASE=]DURATION",
         convert=_stall_limits,
     )

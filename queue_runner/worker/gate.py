@@ -238,9 +238,9 @@ class Gate:
         after = f"after {units.duration(self.waited_s)}"
         waited = f" {after} of waiting" if self._since is not None else ""
         past = "; ".join(disturbance.past for disturbance in disturbed)
-        self.caveat = f"when it started{waited}, {past}" if disturbed else None
+        self.caveat = f"the run started{waited}, although {past}" if disturbed else None
         if self._since is not None:
-            words = f"{_words(disturbed)}: starting anyway {after}; the intervals will be wider"
+            words = f"{_words(disturbed)}: starting anyway {after}; the confidence intervals will be wider"
             self._record(jobs.NOT_QUIET if disturbed else jobs.QUIET, words if disturbed else after)
         self._since = self._passed = None
 
@@ -249,8 +249,8 @@ class Gate:
         if kinds != self._told[1] or now - self._told[2] > TELL_S:
             limit_s = self._limit_s(run)
             limit = f"until {times.clock(time.time() + limit_s - self._waited_s(), time.time())}"
-            limit = limit if limit_s >= MINUTE_S else f"up to {units.duration(limit_s)}"
-            reason = f"run {run.id} waits {limit} for a quiet machine: {_words(disturbed)}"
+            limit = limit if limit_s >= MINUTE_S else units.duration(limit_s)
+            reason = f"run {run.id} waits for a quiet machine, at most {limit}: {_words(disturbed)}"
             self._told = reason, kinds, now
         return self._told[0]
 

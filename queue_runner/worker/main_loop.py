@@ -515,7 +515,8 @@ def _take(layout: paths.Layout, until_idle: bool = False, service: ServiceManage
     while (held := locks.try_worker(layout.home)) is None:
         holder = (locks.read_holder(path) if locks.is_held(path) else None) or {}
         error = AlreadyRunning(
-            f"another worker (process {holder.get('pid', 'unknown')}) runs this queue", "mpsq status shows what it does"
+            f"another worker (process {holder.get('pid', 'unknown')}) runs this queue",
+            "mpsq status shows what that worker does",
         )
         if service is None or not holder.get("until_idle"):
             raise error

@@ -79,7 +79,7 @@ def preferred(named: Sequence[Workload]) -> Workload:
 
 def _otherwise(name: str) -> str:
     """Return the hint for a name that is like no workload's: it may be a program, or a script."""
-    lists = "mpsq workloads lists them"
+    lists = "for a list, run mpsq workloads"
     command = f"python {name}" if name.endswith(".py") else name if shutil.which(name) else ""
     return f"{lists}; a command goes after --: mpsq submit -- {command}" if command else lists
 
@@ -136,9 +136,9 @@ def value(workload: Workload, key: str, text: str) -> Value:
         if isinstance(converted, float) and not math.isfinite(converted):
             raise ValueError(text)
     except (ValueError, KeyError) as error:
-        hint = f"write --set {text} apart: a comma separates values of {key}"
+        hint = f"write a second option, --set {text}: a comma separates values of {key}"
         hint = hint if text.partition("=")[0] in workload.params else _meaning(param)
-        raise UsageError(f'{key}={text}: "{text}" is not {_A[kind]}', hint) from error
+        raise UsageError(f'{key}: "{text}" is not {_A[kind]}', hint) from error
     refuse(param, converted)
     return converted
 

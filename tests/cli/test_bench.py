@@ -43,7 +43,7 @@ def test_the_grid_of_this_machine(home: Path, mpsq: Cli, machine: Machine) -> No
     ran = mpsq.ok("bench", "toy", "--detach", "--json")
     assert len(ran.json()["jobs"]) == 4 and len(ran.json()["runs"]) == 12
     assert "mps, compiled, tiny  3 x" in ran.err
-    assert "12 runs: not known" in ran.err and "no run like these has ended" in ran.err
+    assert "12 runs: time not known" in ran.err and "no run like these has ended" in ran.err
 
 
 def test_an_interpreter_without_torch_is_named(mpsq: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -51,7 +51,7 @@ def fails(mpsq: Cli, code: int, *arguments: object) -> str:
         (["submit", "toy", "--config", "tinny"], 'did you mean "tiny"?'),
         (["submit", "toy", "--set", "max_iter=3"], 'did you mean "max_iters"?'),
         (["submit", "toy", "--set", "max_iters=many"], '"many" is not a whole number'),
-        (["submit", "toy", "--set", "max_iters=3,lr=1"], "write --set lr=1 apart"),
+        (["submit", "toy", "--set", "max_iters=3,lr=1"], "write a second option, --set lr=1"),
         (["submit", "toy", "--set", "lr=fast"], '"fast" is not a number'),
         (["submit", "toy", "--set", "fused=perhaps"], "is not true or false"),
         (["submit", "toy", "--set", "lr"], "is not NAME=VALUE"),

@@ -115,7 +115,7 @@ def test_a_job_is_followed_through_deaths_and_retries(queue: Queue, terminal: Ca
     screen.shows("--- a worker is running again", "--- run 1.1", "try 0, red", "at ", " 99%")
     worker.kill()
     worker.wait()
-    screen.shows("the worker has stopped; the run continues without it")
+    screen.shows("the worker has stopped; this run continues, but no other will start")
     screen.forget()
     screen.shows("at ")  # lines still come
     queue.worker()

@@ -67,9 +67,9 @@ def run(state: str, **changes: Any) -> RunView:
         (run("RUNNING", cancel_requested_at=1.0), RunContext(WORKER), "cancellation was requested and is in progress", "mpsq wait 12.3"),
         (run("RUNNING", cancel_requested_at=1.0), RunContext(NOBODY), "no worker is running to record its end", "mpsq worker"),
         (run("DONE", outcome="SUCCEEDED", real_s=90.0), RunContext(WORKER), "it succeeded after 1 min 30 s", "mpsq report"),
-        (run("DONE", outcome="SUCCEEDED", taints=("slept",), valid=False), RunContext(WORKER), "not valid (slept)", "mpsq show 12.3"),
+        (run("DONE", outcome="SUCCEEDED", taints=("slept",), valid=False), RunContext(WORKER, flaw="the machine slept 31 s"), "not valid: the machine slept 31 s", "mpsq show 12.3"),
         (run("DONE", outcome="SUCCEEDED", taints=("drift",)), RunContext(WORKER), "it succeeded", "mpsq report"),
-        (run("DONE", outcome="FAILED", exit_code=3, reason="no data"), RunContext(WORKER), "exit code 3: no data", "mpsq logs 12.3 shows what it wrote; to run it again after a fix: mpsq report missing g"),
+        (run("DONE", outcome="FAILED", exit_code=3, reason="no data"), RunContext(WORKER), "exit code 3: no data", "mpsq logs 12.3 shows what it wrote; after a fix, mpsq rerun g"),
         (run("DONE", outcome="KILLED", signal=9), RunContext(WORKER), "signal 9 killed it", "mpsq logs 12.3"),
         (run("DONE", outcome="SPAWN_FAILED", reason="no such file"), RunContext(WORKER), "no such file", "mpsq show 12.3"),
         (run("DONE", outcome="DEVICE_UNAVAILABLE"), RunContext(WORKER), "its device is not available", "mpsq doctor"),
@@ -77,7 +77,7 @@ def run(state: str, **changes: Any) -> RunView:
         (run("DONE", outcome="TIMED_OUT", reason="walltime"), RunContext(WORKER), "walltime", "longer --time"),
         (run("DONE", outcome="SKIPPED", reason="preflight: TIMED_OUT", spec_json=SPEC.changed(timeout_s=2.0).to_json()), RunContext(WORKER), "it was skipped", "mpsq rerun 12 --timeout 4s queues it again with more time"),
         (run("DONE", outcome="SKIPPED", reason="preflight: FAILED(1): no data"), RunContext(WORKER), "it was skipped", "mpsq logs 12.0 shows what it wrote; then mpsq retry 12"),
-        (run("DONE", outcome="STALLED"), RunContext(WORKER), "its --stall ended it", "; to run it again after a fix: mpsq report missing g"),
+        (run("DONE", outcome="STALLED"), RunContext(WORKER), "its --stall ended it", "; after a fix, mpsq rerun g"),
         (run("DONE", outcome="FAILED", exit_code=3), RunContext(WORKER, retried="12.4"), "retried as run 12.4", "mpsq logs 12.3 shows what it wrote"),
         (run("DONE", outcome="OUT_OF_MEMORY"), RunContext(WORKER), "ran out of memory", "smaller batch"),
         (run("DONE", outcome="DISK_FULL"), RunContext(WORKER), "the disk was full", "mpsq gc"),
@@ -161,7 +161,7 @@ def test_a_paused_lane_names_the_command_that_resumes_it() -> None:
 
 def test_a_run_behind_one_that_waits_for_quiet_has_its_turn_after_it() -> None:
     """It was advised to be submitted with --no-gate, which it was."""
-    gate = "run 1.1 waits until 10:12 for a quiet machine: other programs use 90 %"
+    gate = "run 1.1 waits for a quiet machine, at most until 10:12: other programs use 90 %"
     queue = QueueState(True, 1, gate, None, blocked_kind=Obstacle.GATE)
     waiting = run("QUEUED", run_id=3, job_id=12, lane="machine", blocked_reason=None)
     behind = _of_the_queue(waiting, queue, ["1.1"], any_waits=True)

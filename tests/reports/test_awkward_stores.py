@@ -120,7 +120,7 @@ def test_few_iterations_are_told_and_none_are_too(store: Store) -> None:
 def test_a_command_that_is_named_can_be_typed(store: Store) -> None:
     name = "python a.py --lr 1"
     store.run(name=name, outcome="FAILED", exit_code=1)
-    assert f"mpsq report missing '{name}' --submit queues" in said(store, "missing", selectors=[name])
+    assert f"mpsq rerun '{name}' --missing queues" in said(store, "missing", selectors=[name])
 
 
 def test_a_comparison_without_a_run_that_counts_says_so(store: Store) -> None:

@@ -249,8 +249,8 @@ def test_in_short_invalidity_stays_and_explanations_do_not(store: Store) -> None
     store.run("mps", median_s=0.9, taints={"contended": ("invalid", "other programs used 40 % of the cores")})
     store.run("mps", median_s=None, outcome="FAILED", exit_code=1, reason="boom")
     text = shown(store)
-    assert all(x in text for x in ("! 2 runs left", "out (contended, FAILED(1))", "a = battery"))
-    assert "missing g1 --submit" in text and "4/6" in text and "--explain" in text
+    assert all(x in text for x in ("! 2 runs left", "out (contended, FAILED)", "a = battery"))
+    assert "rerun g1 --missing" in text and "4/6" in text and "--explain" in text
     assert "median" not in text and "real" not in text
     whole = printing.as_text("devices", store.report(), "table", explain=True)
     for line in ("2.6 FAILED(1): boom", "a = battery: the machine ran on battery", "real, user, sys"):

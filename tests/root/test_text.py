@@ -82,3 +82,12 @@ def test_a_number_stays_beside_its_unit(letter: str) -> None:
         ends = [(line.split()[-1], below.split()[0]) for line, below in pairwise(lines)]
         assert not any(re.fullmatch(r"[\d.]+", last) and first in "% x ms/iter min s GiB" for last, first in ends)
         assert " ".join(line.strip() for line in lines) == text and max(map(width, lines)) <= columns
+
+
+def test_mpsq_stays_beside_its_verb() -> None:
+    """`mpsq` at the end of a line, and `report` below it, read as English."""
+    text = "after a fix, mpsq rerun g3 --missing queues it again; mpsq report g3 shows it"
+    for columns in range(14, 60):
+        lines = wrap(text, columns)
+        assert not any(line.endswith("mpsq") for line in lines) and max(map(width, lines)) <= columns
+        assert " ".join(line.strip() for line in lines) == text

@@ -211,7 +211,7 @@ def test_a_retry_and_a_rerun_use_the_code_of_then(queue: Queue, code: Repository
     new_attempts.retry(queue.layout, [parse_selector("1")], note=notes.append)
     assert len(notes) == 1
     assert all(x in notes[0] for x in ("job 1 will", "a copy of", "say.sh changed", "rerun 1 --snapshot off"))
-    assert "a copy of the code as submitted, because say.sh changed" in "".join(again(queue, 1).notes)
+    assert "a copy of the code first submitted, because say.sh changed" in "".join(again(queue, 1).notes)
     assert again(queue, 1, snapshot="off").notes == ()
     queue.worker("", "--until-idle").wait()
     assert [said(queue, run) for run in ("1.1", "1.2", "2.1", "3.1")] == ["v1", "v1", "v1", "v2"]

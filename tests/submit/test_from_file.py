@@ -224,7 +224,7 @@ def test_dependencies_that_cannot_be(layout: Layout, submit: From, lines: list[A
             b'{"workload": "toy", "set": {"lrr": 1}}',
             'line 1: workload "toy" has no key "lrr"\n\nhint: did you mean "lr"?',
         ),
-        (b'{"workload": "toy", "set": {"max_iters": "x"}}', 'line 1: max_iters=x: "x" is not a whole number'),
+        (b'{"workload": "toy", "set": {"max_iters": "x"}}', 'line 1: max_iters: "x" is not a whole number'),
         (b'{"workload": "toy", "repeats": "3"}', 'line 1: "repeats" is the string "3", not a whole number'),
         (b'{"workload": "toy", "repeats": true}', '"repeats" is true, not a whole number'),
         (b'{"workload": "toy", "repeats": 2.5}', '"repeats" is the number 2.5, not a whole number'),

@@ -46,7 +46,7 @@ def test_cells_without_a_valid_result(queue: Layout, mpsq: Cli) -> None:
     assert rows[2]["run"] == "2.1" and rows[2]["ending"] == "FAILED(3)" and "no data" in rows[2]["reason"]
     out = mpsq.ok("report", "missing", "g1").out
     assert "3 of 5 runs lack" in out and "3 of 4 rows" in out and "\x1b" not in out
-    assert "missing g1 --submit" in out
+    assert "rerun g1 --missing" in out
     assert max(map(len, out.splitlines())) <= 80
     assert "all 2 requested runs" in mpsq.ok("report", "missing", "1").out
     assert "newest group only, g2" in mpsq.ok("report", "missing").out
@@ -93,7 +93,7 @@ def test_what_is_missing_is_asked_again(queue: Layout, mpsq: Cli) -> None:
     apart(queue)
     with reading(queue.db) as connection:
         before = connection.execute(f"SELECT {QUESTION} AS s FROM jobs WHERE id = 2").fetchone()
-    ran = mpsq.ok("report", "missing", "g1", "--submit")
+    ran = mpsq.ok("rerun", "g1", "--missing")
     assert "g3: 2 jobs, 2 runs queued" in ran.out
     with reading(queue.db) as connection:
         rows = connection.execute("SELECT rerun_of, spec_json, id FROM jobs WHERE group_id = 3 ORDER BY id").fetchall()
@@ -110,11 +110,11 @@ def test_what_was_asked_again_is_to_come_and_then_there(queue: Layout, mpsq: Cli
 
     (row,) = mpsq.ok("report", "missing", "g1", "--json").json()["rows"]
     assert (row["wanted"], row["valid"], row["coming"], row["missing"]) == (5, 2, 1, 2)
-    ran = mpsq.ok("report", "missing", "g1", "--submit", "--json")
-    assert ran.json()["schema"] == "mpsq.submit/1" and len(ran.json()["runs"]) == 2
+    ran = mpsq.ok("rerun", "g1", "--missing", "--json")
+    assert ran.json()["schema"] == "mpsq.rerun/1" and len(ran.json()["runs"]) == 2
     (row,) = mpsq.ok("report", "missing", "g1", "--json").json()["rows"]
     assert (row["coming"], row["missing"]) == (3, 0)
-    ran = mpsq.ok("report", "missing", "g1", "--submit")
+    ran = mpsq.ok("rerun", "g1", "--missing")
     assert "nothing was queued" in ran.err
     engine = open_engine(queue.db)
     with writing(engine) as connection:
@@ -137,7 +137,7 @@ def test_what_the_user_has_cancelled_is_not_missing(queue: Layout, mpsq: Cli) ->
     assert [row["jobs"] for row in rows] == [[3], [4]]
     out = mpsq.ok("report", "missing", "g1").out
     assert "2 of 4 runs lack" in out and "not counted: 1 run that you cancelled" in out
-    assert "nothing is missing" in mpsq.ok("report", "missing", "2", "--submit").out
+    assert "nothing is missing" in mpsq.ok("rerun", "2", "--missing").out
     mpsq.ok("retry", "2")
     (row,) = mpsq.ok("report", "missing", "2", "--json").json()["rows"]
     assert (row["coming"], row["missing"]) == (1, 0)
@@ -162,9 +162,21 @@ def test_runs_that_timed_out_are_offered_more_time(queue: Layout, mpsq: Cli) -> 
     assert "mpsq rerun 2 --timeout 3m" in mpsq.ok("report", "missing", "2").out
 
 
-def test_submit_belongs_to_this_report(queue: Layout, mpsq: Cli) -> None:
-    ran = mpsq("report", "--submit")
-    assert ran.code == 2 and "missing g4 --submit" in ran.err
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["report", "missing", "g1", "--submit"], "mpsq rerun g4 --missing"),
+        (["rerun", "g1", "--missing", "--rounds", "2"], "--missing cannot be combined"),
+        (["rerun", "g1", "--missing", "--hold"], "--missing cannot be combined"),
+        (["rerun", "g9", "--missing"], "g9"),
+    ],
+)
+def test_missing_stands_alone_and_the_old_option_leads_to_it(
+    queue: Layout, mpsq: Cli, words: list[str], text: str
+) -> None:
+    apart(queue)
+    ran = mpsq(*words)
+    assert ran.code == 2 and text in ran.err
 
 
 def test_a_missing_run_has_todays_environment_and_code(layout: Layout, mpsq: Cli, tmp_path: Path) -> None:
@@ -175,11 +187,11 @@ def test_a_missing_run_has_todays_environment_and_code(layout: Layout, mpsq: Cli
     script.write_text("exit 3\n")
     mpsq.ok("submit", "--no-preflight", "--cwd", "code", "--env", "WORD=a b", "--", "sh", "go.sh")
     queue.worker("", "--until-idle").wait()
-    same = mpsq.ok("report", "missing", "1", "--submit")
+    same = mpsq.ok("rerun", "1", "--missing")
     assert "code has changed" not in same.err
     script.write_text(f'echo "$HOME $WORD" > {there}\n')
     mpsq.ok("cancel", "2")
-    assert "code has changed" in mpsq.ok("report", "missing", "1", "--submit").err
+    assert "code has changed" in mpsq.ok("rerun", "1", "--missing").err
     queue.worker("", "--until-idle").wait()
     assert there.read_text() == f"{os.environ['HOME']} a b\n"
     assert mpsq.ok("report", "missing", "1", "--json").json()["rows"] == []

@@ -136,7 +136,7 @@ def test_no_worker_is_missed_where_all_that_waits_is_held(home: Path, mpsq: Cli)
 
 def test_a_job_is_what_show_and_why_say(queue: Layout, browser: Browser) -> None:
     page = text_of(browser.get("/job/2"))
-    assert "exit code 3" in page and "after a fix: mpsq report missing g" in page
+    assert "exit code 3" in page and "after a fix, mpsq rerun g" in page
     assert "invalid: contended" in page and "others used" in page
     assert "[hidden]" in page and "hunter2" not in page
     assert page[page.index("Run 2.1") : page.rindex("history")].count("FAILED(3)") == 1, "it was a fact, too"
@@ -773,7 +773,7 @@ def test_after_a_failure_the_next_step_runs_the_code_that_was_fixed(tmp_path: Pa
     RunDir(store.layout.run_dir("1.1")).stdout.write_text("no data")
     for page in ("/group/1", "/job/1"):
         html = browser.get(page)
-        assert "after a fix: mpsq report missing g1 --submit" in " ".join(text_of(html).split())
+        assert re.search("after a fix[:,] mpsq rerun g1 --missing", " ".join(text_of(html).split()))
         assert "mpsq why" not in html and "mpsq logs" not in html
         assert re.search("<button>retry.* with the same code</button>", html)
 

@@ -415,7 +415,7 @@ def test_the_width_of_one_row(queue: Queue) -> None:
     [
         ({"sets": ("s=1",)}, "needs two jobs"),
         ({"repeats": 4}, "contradict"),
-        ({"until": "soon"}, "takes decided or a width"),
+        ({"until": "soon"}, "nor an interval width like 1%"),
         ({"by": " "}, "names no metric"),
         ({"budget": "0"}, "would run nothing"),
         ({"same_within": "1%,2%"}, "the time two margins"),

@@ -129,7 +129,7 @@ WantedBy=default.target
         if unit.get("ActiveState") != "active":
             yield self._why_down(unit)
         if self._lingers() is False:
-            yield "it stops, and the run with it, when you log out", f"loginctl enable-linger {self._user()}"
+            yield "when you log out, it stops, and so does its run", f"loginctl enable-linger {self._user()}"
 
     def _why_down(self, unit: dict[str, str]) -> Problem:
         if unit.get("Result") == "protocol":

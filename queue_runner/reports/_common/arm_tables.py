@@ -221,7 +221,12 @@ def relative(family: Family, rows: Sequence[ArmRow]) -> list[Finding]:
     why = f" ({family.why})" if family.why else ""
     each = "; a row's time is the geometric mean of its runs" if any(row.has_interval for row in rows) else ""
     base = family.baseline.label
-    return [Finding(f"speedup{per}: the time of {base}{why} divided by the row's, so 0.5 is 2 x slower{each}")]
+    return [
+        Finding(
+            f"speedup{per}: the time of the baseline, {base}{why},"
+            f" divided by the time of the row, so 0.5 is 2 x slower{each}"
+        )
+    ]
 
 
 def fitted(section: Section, spare: Sequence[str]) -> tuple[Section, list[Column]]:

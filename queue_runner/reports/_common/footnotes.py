@@ -61,7 +61,10 @@ class CaveatMarks:
         """Explain each letter by the details stored with the runs, and name these runs."""
         for kind, letter in self._letters.items():
             details = by_key(self._caveats[kind], lambda pair: pair[1].detail)
-            parts = [f"{detail} ({named([run for run, _ in same])})" for detail, same in details.items()]
+            parts = [
+                f"{detail} (run{'s' * (len(same) > 1)} {named([run for run, _ in same])})"
+                for detail, same in details.items()
+            ]
             more = f"; {len(details) - MOST_DETAILS} more" if len(details) > MOST_DETAILS else ""
             name = f"{letter} = {kind}"
             if kind == IN_COPY:  # with the changed files
@@ -105,7 +108,7 @@ class CaveatMarks:
         if not lacking:
             return
         late = [row for row in runs if row.outcome == Outcome.TIMED_OUT and row.group_id in lacking]
-        again = f"mpsq report missing {' '.join(f'g{group}' for group in lacking)} --submit"
+        again = f"mpsq rerun {' '.join(f'g{group}' for group in lacking)} --missing"
         if timeout_s := read.longest_timeout_s(self._connection, [row.job_id for row in late]):
             of_late = [group for group in lacking if any(row.group_id == group for row in late)]
             command = more_time(" ".join(f"g{group}" for group in of_late), timeout_s)
@@ -126,7 +129,7 @@ class CaveatMarks:
 
     def _kinds(self, row: ReportedRun) -> list[str]:
         if row.outcome != Outcome.SUCCEEDED:
-            return [row.ending]
+            return [row.outcome or ""]
         return [taint.kind for taint in self._invalid(row)] or ["no results"]
 
     def _invalid(self, row: ReportedRun) -> list[Taint]:
@@ -207,7 +210,7 @@ def few_iterations(rows: Iterable[tuple[str, float | None]], remedy: str = _MAX_
 def spreads(subject: str, over: Iterable[str | None]) -> Iterable[str]:
     """Explain the spread of a table, by what it is over; nothing if there is none."""
     texts = {
-        "runs": f"{units.PLUS_MINUS}: standard deviation of the runs, computed on logarithms",
+        "runs": f"{units.PLUS_MINUS}: standard deviation of the runs",
         "iterations": "(in parentheses): MAD of the iterations of one run, not of several runs",
         "samples": "(in parentheses): MAD of the samples of one run, not of several runs",
     }

@@ -127,7 +127,7 @@ def wrong_losses(family: Family, losses: Losses) -> Iterable[str]:
             pairs.append((val.eval_val_loss, base_val.eval_val_loss))
         for ours, theirs in pairs:
             if (relative(ours, theirs) or 0.0) > SAME_LOSS_WITHIN:
-                ends = f"{arm.label} ends at {units.loss(ours)}, {base.label} at {units.loss(theirs)}"
+                ends = f"{arm.label} ends at {units.loss(ours)} ({base.label}: {units.loss(theirs)})"
                 yield f"wrong loss: {ends}; find out why before using its speed"
                 break
 

@@ -112,7 +112,7 @@ def _on_one_line(title: str, parts: Sequence[str], endings: Sequence[str], room:
     if not parts and not endings:
         return ""
     for n in range(len(parts), min(len(parts), max(least, 1)) - 1, -1):
-        for ending in endings or [f"and {len(parts) - n} more" if n < len(parts) else ""]:
+        for ending in endings or [f"+{units.counted(len(parts) - n, 'caveat')}" if n < len(parts) else ""]:
             text = plain(f"{title}: {'; '.join(filter(None, [*parts[:n], ending]))}")
             if width(text) <= room:
                 return text
