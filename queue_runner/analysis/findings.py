@@ -520,8 +520,10 @@ def _twin_costs(pair: Pair) -> Iterable[str]:
         elif pair.verdict.word is Word.SLOWER:
             pays = " and never pays off"
         on_mps = any(row.device == "mps" for row in arm.shown)
-        metals = "; the state of Metal's own cache is unknown" if on_mps else ""
-        first = f"in the first iteration ({arm.main_cache} cache{metals})"
+        cache = (
+            f"compiler cache {arm.main_cache}; state of Metal's cache unknown" if on_mps else f"{arm.main_cache} cache"
+        )
+        first = f"in the first iteration ({cache})"
         in_mode = f" in {mode}" if isinstance(mode := arm.key.get("compile"), str) else ""
         row = without_mode(twin)
         what = "compiling" if row == "it" else f"compiling for {row}"

@@ -129,7 +129,7 @@ def test_a_cold_cache_on_mps_is_not_metals() -> None:
     for state in ("cold", "warm"):
         compiled = run("mps", 1, 0.1, first_iter_excess_s=21.0, compile_cache=state)
         told = said([run("mps", 0, 0.2, first_iter_excess_s=1.0), compiled])
-        assert all(x in told for x in ("costs 20.0 s", f"{state} cache", "Metal", "unknown"))
+        assert all(x in told for x in ("costs 20.0 s", f"compiler cache {state}", "Metal", "unknown"))
 
 
 def test_real_time_that_grew_beyond_the_iterations() -> None:
