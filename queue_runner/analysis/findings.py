@@ -474,14 +474,14 @@ def ratio(pair: Pair, per_work: str, compiling: bool = False) -> str:
     stated = verdict.mirrored() if slower else verdict
     if equal := not verdict.decided and units.ratio(stated.change) == units.ratio(1.0):
         slower, stated = False, verdict
-    times = stated.ratio
+    times, per = stated.ratio, f" per {per_work}" if per_work not in ("", WALL) else ""
     compared = [(pair.arm, verdict.value), (pair.baseline, verdict.baseline)]
     if verdict.word is Word.SAME:
-        text = f"{pair.arm.label} and {pair.baseline.label} are {verdict}: {times}"
+        text = f"{pair.arm.label} and {pair.baseline.label} are {verdict}: {times}{per}"
     elif equal:
-        text = f"{pair.arm.label} was about as fast as {pair.baseline.label}"
+        text = f"{pair.arm.label} was about as fast{per} as {pair.baseline.label}"
     elif compiling:
-        how = "slower" if slower else "faster"
+        how = f"{'slower' if slower else 'faster'}{per}"
         it = without_mode(pair.baseline)
         mode = pair.arm.key.get("compile")
         by = f"compile {mode}" if isinstance(mode, str) else "compile"
@@ -491,7 +491,7 @@ def ratio(pair: Pair, per_work: str, compiling: bool = False) -> str:
     else:
         compared = compared[::-1] if slower else compared
         (first, _), (second, _) = compared
-        text = f"{first.label} {'is' if verdict.decided else 'was'} {times} faster than {second.label}"
+        text = f"{first.label} {'is' if verdict.decided else 'was'} {times} faster{per} than {second.label}"
     if per_work == WALL:
         numbers = f", {' vs '.join(units.without_spread(x, row.spread_s[0]) for row, x in compared)} s"
     elif not per_work:
@@ -499,7 +499,7 @@ def ratio(pair: Pair, per_work: str, compiling: bool = False) -> str:
         numbers = f", {' vs '.join(values)} ms/iter"
     else:
         a, b = (units.number(1 / time) for _, time in compared)
-        numbers = f" per {per_work}, {a} vs {b} {per_work}s/s"
+        numbers = f", {a} vs {b} {per_work}s/s"
     return _sentence(text + numbers, [stated.interval, stated.rounds], decided=stated.decided)
 
 

@@ -109,7 +109,7 @@ def _reasons(attempts: Sequence[ReportedRun]) -> list[str]:
 
 
 def _fate(last: ReportedRun) -> str:
-    return f"{last.ending}: {_reason(last)}" if last.outcome == "SUCCEEDED" else last.fate
+    return f"{last.ending}, but {_reason(last)}" if last.outcome == "SUCCEEDED" else last.fate
 
 
 def _reason(last: ReportedRun) -> str | None:
