@@ -383,7 +383,7 @@ def _pairing(
         elif row.left_out:
             last = row.left_out[-1]
             anew = "" if last.merged else f", mpsq rerun g{last.group_id} starts over"
-            obstacle += f": mpsq why {last.run} says why{anew}"
+            obstacle += f": mpsq why {last.run} explains it{anew}"
     elif not complete:
         obstacle = unordered
     rounds = [(at, key[1], complete.get(key)) for key, at in order.items()]

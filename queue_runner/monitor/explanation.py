@@ -237,7 +237,7 @@ def _done(run: RunView, flaw: str = "") -> tuple[str, str]:
         kind, _, rest = (run.reason or "").partition(": ")
         step = _SKIPPED.get(kind, "mpsq retry {run}")
         if kind == "dependency" and (other := _OTHER_JOB.match(rest)):
-            step = f"mpsq why {other[1]} says why; once it has succeeded, mpsq retry {{run}}"
+            step = f"mpsq why {other[1]} explains it; once it has succeeded, mpsq retry {{run}}"
         if run.is_unneeded:
             step = "nothing is wrong: it should run only after a failure; mpsq rerun {job} runs it anyway"
         if kind == "preflight":

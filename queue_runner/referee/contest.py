@@ -157,7 +157,7 @@ class Contest(Struct, frozen=True, dict=True):
         if self.outcome is None:
             raise UsageError(f"the champion of {name} has not run yet", f"mpsq wait g{self.group} waits for it")
         if self.outcome != Outcome.SUCCEEDED:
-            again = f"mpsq why g{self.group} says why; mpsq contest new {name} starts it again"
+            again = f"mpsq why g{self.group} explains it; mpsq contest new {name} starts it again"
             raise UsageError(f"the champion of {name} did not succeed: {self.outcome}", again)
         least_s = 2 * FIRST_ROUNDS * (self.run_s or 0.0)
         if least_s > self.conditions.budget_s:

@@ -280,7 +280,7 @@ def _obstacle(match: Match) -> str:
         if not arm.times:
             pending = [row for row in arm.runs if row.state != State.DONE]
             run = (pending or arm.runs)[-1].run
-            return f"{arm.label} has no valid run{' yet' if pending else ''}: mpsq why {run} says why"
+            return f"{arm.label} has no valid run{' yet' if pending else ''}: mpsq why {run} explains it"
     return ""
 
 

@@ -83,7 +83,7 @@ def finish(stored: list[ReportedRun], context: Context) -> Result:
         lines = [select_runs.nothing(context, "at all")]
     elif not sections:
         groups = {row.group_id for row in rows}
-        lines = [f"no run has ended yet: mpsq {f'why g{groups.pop()}' if len(groups) == 1 else 'status'} says why"]
+        lines = [f"no run has ended yet: mpsq {f'why g{groups.pop()}' if len(groups) == 1 else 'status'} explains it"]
     return replace(result, sections=sections, lines=lines, text=None if sections or not rows else "")
 
 

@@ -87,7 +87,7 @@ def run(state: str, **changes: Any) -> RunView:
         (run("DONE", outcome="CANCELLED", reason="cancelled before it started"), RunContext(WORKER), "it was cancelled before it started", "mpsq retry 12.3"),
         (run("DONE", outcome="CANCELLED"), RunContext(WORKER), "it was cancelled", "mpsq retry 12.3"),
         (run("DONE", outcome="SKIPPED", reason="12.1 failed"), RunContext(WORKER), "skipped: 12.1 failed", "mpsq retry"),
-        (run("DONE", outcome="SKIPPED", reason="dependency: job 7 did not succeed"), RunContext(WORKER), "job 7", "mpsq why 7 says why; once it has succeeded, mpsq retry 12.3"),
+        (run("DONE", outcome="SKIPPED", reason="dependency: job 7 did not succeed"), RunContext(WORKER), "job 7", "mpsq why 7 explains it; once it has succeeded, mpsq retry 12.3"),
         (run("DONE", outcome="SKIPPED", reason=f"dependency: job 7 {NOT_FAILED}"), RunContext(WORKER), "requires that it fails", "nothing is wrong: it should run only after a failure; mpsq rerun 12 runs it anyway"),
         (run("DONE", outcome="SKIPPED", reason="device: run 1.1 could not use cuda"), RunContext(WORKER), "cuda", "mpsq doctor tries every device; then mpsq retry 12.3"),
         (run("DONE", outcome="SKIPPED", reason="deadline: it did not start"), RunContext(WORKER), "deadline", "mpsq rerun 12 runs it without the deadline"),
