@@ -58,8 +58,8 @@ def test_code_that_reads_the_seed_or_sets_a_clock_is_refused_before_it_runs(queu
 @pytest.mark.parametrize(
     ("champion", "code", "reason"),
     [
-        ("1.$MPSQ_SEED", 1, "its loss is the same in all rounds: same every round; use MPSQ_SEED as seed"),
-        ("2.5", 3, "same every round; use MPSQ_SEED as seed"),
+        ("1.$MPSQ_SEED", 1, "its loss is the same in all rounds: it ignores MPSQ_SEED"),
+        ("2.5", 3, "constant over rounds; use MPSQ_SEED"),
     ],
 )
 def test_a_loss_that_repeats_to_the_digit_is_not_believed(
