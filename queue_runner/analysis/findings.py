@@ -137,7 +137,7 @@ def _compiled(pair: Pair) -> str:
     stated = pair.verdict.mirrored() if slower else pair.verdict
     mode = pair.arm.key.get("compile")
     row = " ".join([without_mode(pair.baseline).removeprefix("it"), mode if isinstance(mode, str) else ""]).strip()
-    on_row = f" on {row}" if row else ""
+    on_row = f" ({row})" if "=" in row else f" on {row}" if row else ""
     if stated.word is Word.SAME:
         return f"{stated}{on_row}"
     word = "" if stated.decided else " (undecided)"

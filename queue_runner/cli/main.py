@@ -94,7 +94,7 @@ RENAMED_OPTIONS = {
         f"{command} --rounds": "--repeats N makes N rounds, each of one run per job"
         for command in ("submit", "run", "bench", "schedule add")
     },
-    "report --submit": "mpsq rerun g4 --missing queues the runs that mpsq report missing g4 lists",
+    "report --submit": "mpsq rerun ID --missing queues the runs that mpsq report missing ID lists",
     "compare --by": "mpsq compare shows each metric; mpsq report ID ID --by METRIC compares by it",
     "--both": "mpsq logs shows both streams without an option",
     "--failed": "mpsq retry needs no option for it, and mpsq list has --state failed",

@@ -32,10 +32,10 @@ def rerun(
     ] = None,
     missing: Annotated[
         bool,
-        typer.Option("--missing", help="Queue only the missing runs (see mpsq report missing), with the current code."),
+        typer.Option("--missing", help="Queue only the missing runs (mpsq report missing), with the current code."),
     ] = False,
     timeout: Annotated[str | None, submit_option("timeout")] = None,
-    hold: Annotated[bool, typer.Option("--hold", help="Queue on hold, until mpsq resume ID.")] = False,
+    hold: Annotated[bool, typer.Option("--hold", help="Hold it until mpsq resume ID.")] = False,
     snapshot: Annotated[
         str | None,
         typer.Option(metavar="MODE", help="As in mpsq submit. Default: the old job's."),
@@ -79,8 +79,11 @@ def rerun(
 
 def _queue_missing(layout: Layout, selectors: Sequence[Selector], line: str, json: bool) -> Submitted | None:
     """Queue the runs that jobs of a grid lack. Without any, say so, and return None."""
+    from msgspec.structs import replace
+
     from queue_runner import reports
     from queue_runner.control import resubmission
+    from queue_runner.monitor import run_view
     from queue_runner.monitor.answers.run_query import Options
     from queue_runner.reports._common import printing
     from queue_runner.store.read import reading
@@ -88,11 +91,17 @@ def _queue_missing(layout: Layout, selectors: Sequence[Selector], line: str, jso
 
     with reading(layout.db) as connection:
         result = reports.run("missing", connection, Options(selectors))
-    if not json:
-        print(printing.as_text("missing", result, "table"))
+        selected = run_view.select(connection, selectors)
     missing = {gap.jobs[-1]: gap.missing for gap in result.items if gap.missing}
+    if all(run.kind == "import" or run.spec.find_max for run in selected):
+        job = selected[0].job_id
+        raise UsageError(
+            f"--missing is for jobs of a grid: job {job} is a search or was imported", f"mpsq retry {job} runs it again"
+        )
+    if not json:
+        print(printing.as_text("missing", replace(result, notes=[]), "table"))
     if not missing:
-        say("nothing was queued")
+        say(f"nothing was queued: {'; '.join(result.lines)}" if json else "nothing was queued")
         if json:
             print_json("mpsq.rerun/1", group=None, jobs=[], runs=[])
         return None

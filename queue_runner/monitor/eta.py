@@ -78,7 +78,7 @@ def in_words(dur_s: float, end: str, n_runs: int, unknown: int, similar: int, *,
     """Return `about 3 h 20 min` with its `end`, and how many of the runs have no history or only that of `similar`
     ones."""
     if unknown == n_runs:
-        return "time not known, because no run like these has ended yet"
+        return "not known, because no run like these has ended yet"
     sentence = f"{'about' if sure else 'at least'} {about(dur_s)}{end}"
     if unknown:
         has = "has" if unknown == 1 else "have"

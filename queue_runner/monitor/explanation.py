@@ -22,6 +22,7 @@ from queue_runner.monitor.waiting import Reason
 from queue_runner.paths import Layout
 from queue_runner.spec import more_rounds, more_time
 from queue_runner.store import added_rounds, read
+from queue_runner.submit import missing_runs
 
 
 class RunContext(Struct, frozen=True):
@@ -40,6 +41,7 @@ class RunContext(Struct, frozen=True):
     undecided: str = ""  # how far its submission with --until is, while that is open
     in_copy: str = ""  # why it started in a copy of its code
     flaw: str = ""  # what makes its numbers invalid
+    lacks: bool = True  # whether its submission lacks runs
     has_log: bool = True
     instead_of_rounds: str = ""  # the next step of a skipped run whose submission takes no further rounds
 
@@ -75,7 +77,7 @@ def explain(run: RunView, context: RunContext) -> Why:
             sentence += f"; it is skipped if it has not started by {times.clock(run.deadline_at, time.time())}"
     origin = f", submitted by schedule {context.schedule}," if context.schedule else ""
     kind = context.waits.kind if context.waits is not None else ""
-    colon = "" if kind == "gate" else ":"  # "waits for a quiet machine, at most 1.00 s: ..."
+    colon = "" if kind == "gate" else ":"  # "waits for a quiet machine, 1.00 s at most: ..."
     sentence = f"run {run.run}{origin} {_IS[State.DONE if run.is_unstored else state]}{colon} {sentence}"
     if context.before and state is not State.DONE:
         sentence += f"; the previous attempt, {context.before}"
@@ -88,7 +90,7 @@ def explain(run: RunView, context: RunContext) -> Why:
         job, is_ok = context.repeated.job, context.repeated.is_ok
         sentence += f"; job {job} {'repeated it and succeeded' if is_ok else 'repeats it'}"
         step = f"mpsq report g{context.repeated.group} shows its numbers" if is_ok else f"mpsq why {job}"
-    elif step == _LOGS and not run.spec.merged:
+    elif step == _LOGS and context.lacks:
         step += _AFTER_A_FIX
     if context.undecided and state is State.DONE:
         sentence += f"; {context.undecided}"
@@ -179,7 +181,7 @@ def _search_meaning(run: RunView, sentence: str, step: str) -> tuple[str, str]:
 
 
 _LOGS = "mpsq logs {run} shows what it wrote"
-_AFTER_A_FIX = "; after a fix, mpsq rerun g{group} --missing queues it again"
+_AFTER_A_FIX = "; after a fix, mpsq rerun g{group} --missing queues its missing runs"
 _ENDED = {
     Outcome.SUCCEEDED: ("it succeeded{ran}", "mpsq report g{group} shows its numbers"),
     Outcome.FAILED: ("it failed with exit code {run.exit_code}{ran}{reason}", _LOGS),
@@ -265,7 +267,9 @@ def _remedy_of_preflight(ended: str) -> str:
 _SAME_REPEAT = "job_id = ? AND repeat = ?"
 _REQUEUED = "SELECT reason FROM v_event WHERE run = ? AND verb = 'unclaim' ORDER BY id DESC LIMIT 1"
 _IN_COPY = "SELECT text FROM notes WHERE run_id = ? AND kind = ?"
-_FLAW = "SELECT detail FROM taints WHERE run_id = ? AND severity = 'invalid' ORDER BY kind LIMIT 1"
+_FLAW = (
+    "SELECT detail || ' (' || kind || ')' FROM taints WHERE run_id = ? AND severity = 'invalid' ORDER BY kind LIMIT 1"
+)
 
 
 def explain_all(layout: Layout, connection: sqlite3.Connection, selectors: Sequence[Selector]) -> list[Why]:
@@ -292,7 +296,9 @@ def explain_all(layout: Layout, connection: sqlite3.Connection, selectors: Seque
         estimate = progress.estimate(layout, connection, run_view.queue(connection, eta.EXPECTED))
         starting = {run: eta.starting(turn, time.time()) for run, turn in estimate.turns.items()}
     undecided = group_summary.undecided(connection)
-    repeated = read.repeated_by(connection, [run.run_id for run in chosen if _is_failure(run)])
+    failures = [run for run in chosen if _is_failure(run)]
+    repeated = read.repeated_by(connection, [run.run_id for run in failures])
+    lacking = missing_runs.lacking(connection, sorted({run.group_id for run in failures}))
     return [
         explain(
             run,
@@ -309,6 +315,7 @@ def explain_all(layout: Layout, connection: sqlite3.Connection, selectors: Seque
                 undecided=undecided.get(run.group_id, ""),
                 in_copy=read.value(connection, _IN_COPY, run.run_id, IN_COPY) or "",
                 flaw=read.value(connection, _FLAW, run.run_id) or "",
+                lacks=run.group_id in lacking,
                 has_log=RunDir(layout.run_dir(run.run)).stdout.exists(),
                 instead_of_rounds=_instead_of_rounds(connection, run),
                 supervision=queue_state.supervision(RunDir(layout.run_dir(run.run))),

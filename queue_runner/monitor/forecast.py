@@ -41,7 +41,8 @@ class Forecast(Struct, frozen=True):
         if self.waits_s:
             end += f"; earlier runs first take {eta.about(self.waits_s)}"
         words = eta.in_words(self.total_s, end, self.n_runs, self.unknown, self.alike, sure=sure)
-        return f"{units.counted(self.n_runs, 'run')}: {words}"
+        time = "time " if self.unknown == self.n_runs else ""
+        return f"{units.counted(self.n_runs, 'run')}: {time}{words}"
 
 
 def forecast(layout: Layout, planned: Plan) -> Forecast:

@@ -10,7 +10,7 @@ from queue_runner.analysis.reported_run import ReportedRun
 from queue_runner.lanes import listed
 from queue_runner.model import Outcome
 from queue_runner.monitor.answers import select_runs
-from queue_runner.monitor.answers.run_query import Context
+from queue_runner.monitor.answers.run_query import Context, Options
 from queue_runner.monitor.run_view import JobQuestion, stored_spec
 from queue_runner.reports._common.document import Result, Section
 from queue_runner.spec import more_time
@@ -19,7 +19,7 @@ from queue_runner.submit.missing_runs import OF_A_GRID, Gap, look
 from queue_runner.tables import Column
 
 NAME = "missing"
-HELP = "rows without a valid result, and why; mpsq rerun ID --missing queues them"
+HELP = "rows without a valid result, and why; mpsq rerun --missing queues them"
 _OF_A_GRID = f"{{chosen}} AND {OF_A_GRID}"
 SQL = (
     f"SELECT {select_runs.ASKED}, run_id, run, job_id, group_id, repeat, spec_hash, name,"
@@ -51,7 +51,7 @@ MOST_REASONS = 10
 
 def finish(rows: list[ReportedRun], context: Context) -> Result:
     """Return a row for each incomplete cell, of the newest group if nothing was chosen."""
-    lines = []
+    lines, notes = [], []
     if rows and not context.options.chosen:
         newest, *others = [group for (group,) in context.tuples(f"{_NEWEST_GROUPS} 2")]
         if others:
@@ -69,17 +69,15 @@ def finish(rows: list[ReportedRun], context: Context) -> Result:
         lines.append(f"nothing is missing: {runs} a valid result")
     else:
         where = f"{units.count(len(gaps))} of {units.count(incomplete.cells)} row{'s' * (incomplete.cells > 1)}"
-        lines.append(f"{units.count(lacks)} of {units.count(incomplete.repeats)} runs lack a valid result, in {where}")
+        lack = f"{units.counted(incomplete.repeats, 'run')} {'lacks' if lacks == 1 else 'lack'}"
+        lines.append(f"{units.count(lacks)} of {lack} a valid result, in {where}")
         if any(gap.missing for gap in gaps):
-            options = context.options
-            texts = (shlex.quote(each.text) if each.name and not each.tags else each.text for each in options.selectors)
-            filtered = options.where or options.since is not None or not options.selectors
-            lacking = (str(gap.jobs[-1]) for gap in gaps if gap.missing)
-            lines.append(f"mpsq rerun {' '.join(lacking if filtered else texts)} --missing queues the missing runs")
+            command = f"mpsq rerun {' '.join(_ids(context.options, rows, gaps))} --missing"
+            notes.append(f"{command} queues the missing runs")
             late = [gap.jobs[-1] for gap in gaps if gap.missing and gap.last and gap.last.outcome == Outcome.TIMED_OUT]
             if timeout_s := read.longest_timeout_s(context.connection, late):
                 jobs = " ".join(map(str, late[:MOST_REASONS]))
-                lines.append(f"{more_time(jobs, timeout_s)} gives more time to runs that timed out")
+                notes.append(f"{more_time(jobs, timeout_s)} gives more time to runs that timed out")
     if incomplete.cancelled:
         lines.append(f"not counted: {units.counted(incomplete.cancelled, 'run')} that you cancelled")
     if skipped := incomplete.beyond_budget:
@@ -89,7 +87,17 @@ def finish(rows: list[ReportedRun], context: Context) -> Result:
         which = "result comes from a resumed run" if incomplete.resumed == 1 else "results come from resumed runs"
         lines.append(f"{units.count(incomplete.resumed)} valid {which}, which reports do not pool with complete runs")
     sections = [Section("", SHOWN, gaps, _reasons([gap.last for gap in gaps if gap.last]))] if gaps else []
-    return Result(COLUMNS, gaps, sections, lines)
+    return Result(COLUMNS, gaps, sections, lines, notes=notes)
+
+
+def _ids(options: Options, rows: Sequence[ReportedRun], gaps: Sequence[Gap]) -> list[str]:
+    """Return what selects the same missing runs in another command: it has no --where, --since and --tag."""
+    if not options.chosen:
+        return [f"g{rows[-1].group_id}"]
+    odd = any(each.tags or each.text.startswith("-") for each in options.selectors)
+    if odd or options.where or options.since is not None:
+        return [str(job) for gap in gaps if gap.missing for job in gap.jobs]
+    return [shlex.quote(each.text) if each.name else each.text for each in options.selectors]
 
 
 def _label(gap: Gap) -> str:

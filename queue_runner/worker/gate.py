@@ -250,7 +250,7 @@ class Gate:
             limit_s = self._limit_s(run)
             limit = f"until {times.clock(time.time() + limit_s - self._waited_s(), time.time())}"
             limit = limit if limit_s >= MINUTE_S else units.duration(limit_s)
-            reason = f"run {run.id} waits for a quiet machine, at most {limit}: {_words(disturbed)}"
+            reason = f"run {run.id} waits for a quiet machine, {limit} at most: {_words(disturbed)}"
             self._told = reason, kinds, now
         return self._told[0]
 

@@ -110,7 +110,9 @@ def _hold(connection: Connection, run: Claimed, same: str, limit: int) -> bool:
     names = ", ".join(end.name for end in reversed(last[:_NAMED])) + ", ..." * (limit > _NAMED)
     cause = Ending(Outcome(last[0].outcome), last[0].exit_code, last[0].signal)
     why = f"{cause}: {last[0].reason}" if last[0].reason else str(cause)
-    reason = f"{limit} runs in a row ({names}) failed within a second of their start, with {why}"
+    reason = (
+        f"{limit} runs in a row ({names}) failed within a second of their start ({why}; setting hold_after_failures)"
+    )
     queued = _ids(connection, f"{first} AND r.state = 'QUEUED'", run)
     jobs.move_all(connection, queued, Verb.HOLD, actor="worker", reason=reason, blocked_reason=reason)
     return True

@@ -279,7 +279,7 @@ def test_a_wait_for_a_quiet_machine_has_a_reason_and_an_end(queue: Queue) -> Non
     finally:
         busy.kill()
         busy.wait()
-    assert "run 1.1 waits" in messages and "at most 1.00 s: other" in messages and "quiet machine" in messages
+    assert "run 1.1 waits" in messages and "1.00 s at most: other" in messages and "quiet machine" in messages
     assert "starting anyway after" in messages and "--- run 1.1: SUCCEEDED after" in messages
 
 

@@ -153,6 +153,13 @@ def test_a_run_whose_lanes_are_all_paused_does_not_start_immediately(
     assert reason is None or "resume --lane cpu:0" in reason.next_step
 
 
+def test_a_failure_that_leaves_nothing_missing_offers_no_run() -> None:
+    """mpsq rerun --missing, which it named, queued nothing where a later submission had succeeded."""
+    failed = run("DONE", outcome="FAILED", exit_code=3)
+    assert "--missing" in explain(failed, RunContext(WORKER)).next_step
+    assert "--missing" not in explain(failed, RunContext(WORKER, lacks=False)).next_step
+
+
 def test_a_paused_lane_names_the_command_that_resumes_it() -> None:
     """It named mpsq resume --lane, which is refused."""
     answer = _lane_state(LaneState("cpu:0", None, 1.0, "by hand"))
@@ -161,7 +168,7 @@ def test_a_paused_lane_names_the_command_that_resumes_it() -> None:
 
 def test_a_run_behind_one_that_waits_for_quiet_has_its_turn_after_it() -> None:
     """It was advised to be submitted with --no-gate, which it was."""
-    gate = "run 1.1 waits for a quiet machine, at most until 10:12: other programs use 90 %"
+    gate = "run 1.1 waits for a quiet machine, until 10:12 at most: other programs use 90 %"
     queue = QueueState(True, 1, gate, None, blocked_kind=Obstacle.GATE)
     waiting = run("QUEUED", run_id=3, job_id=12, lane="machine", blocked_reason=None)
     behind = _of_the_queue(waiting, queue, ["1.1"], any_waits=True)

@@ -302,7 +302,7 @@ def test_the_name_of_a_metric_is_not_cut(store: Store, columns: int) -> None:
 def test_a_hint_that_was_followed_is_not_shown(store: Store) -> None:
     grid(store)
     assert "rerun g1 --missing" in "\n".join(short(store, selectors=["g1"]))
-    store.run("mps", False, 0.2213, group=2)  # what --submit has queued, in a submission of its own
+    store.run("mps", False, 0.2213, group=2)  # what --missing has queued, in a submission of its own
     assert "missing" not in "\n".join(short(store, selectors=["g1"]))
 
 
@@ -494,7 +494,7 @@ def test_a_failure_that_was_submitted_again_leads_to_the_new_submission(store: S
     store.db.execute("UPDATE jobs SET rerun_of = id - 1 WHERE id > 1")
     for selectors in (["g1"], ["g1", "g2"]):
         text = "\n".join(short(store, selectors=selectors))
-        assert "next: mpsq report g3" in text and "--submit" not in text
+        assert "next: mpsq report g3" in text and "--missing" not in text
     assert "next: mpsq logs" in "\n".join(short(store, selectors=["g1", "g3"]))
     store.db.execute("UPDATE jobs SET deleted_at = 1 WHERE group_id = 3")
     assert "next: mpsq report g2" in "\n".join(short(store, selectors=["g1"]))

@@ -113,9 +113,9 @@ def test_missing_runs_are_offered_as_they_were_selected(store: Store) -> None:  
             ended = {} if batch == 8 else {"outcome": "FAILED", "exit_code": 1}
             store.run(params={"batch_size": batch}, group=group, **ended)  # type: ignore[arg-type]
     newest = words(store.report("missing"))
-    assert all(x in newest for x in ("only, g2:", "mpsq report missing g1", "mpsq rerun 4 --missing"))
+    assert all(x in newest for x in ("only, g2:", "mpsq report missing g1", "mpsq rerun g2 --missing"))
     filtered = words(store.report("missing", where=["device=cpu"]))
-    assert "mpsq rerun 4 --missing queues" in filtered
+    assert "mpsq rerun 2 4 --missing queues" in filtered
 
 
 def test_a_window_without_measured_iterations_is_named(store: Store) -> None:  # noqa: F811

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -165,7 +167,7 @@ def test_runs_that_timed_out_are_offered_more_time(queue: Layout, mpsq: Cli) -> 
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        (["report", "missing", "g1", "--submit"], "mpsq rerun g4 --missing"),
+        (["report", "missing", "g1", "--submit"], "mpsq rerun ID --missing"),
         (["rerun", "g1", "--missing", "--rounds", "2"], "--missing cannot be combined"),
         (["rerun", "g1", "--missing", "--hold"], "--missing cannot be combined"),
         (["rerun", "g9", "--missing"], "g9"),
@@ -177,6 +179,26 @@ def test_missing_stands_alone_and_the_old_option_leads_to_it(
     apart(queue)
     ran = mpsq(*words)
     assert ran.code == 2 and text in ran.err
+
+
+@pytest.mark.parametrize("words", [("g1",), ("--tag", "grid"), ("--where", "device=cpu"), ("--since", "9h")])
+def test_the_command_that_is_printed_queues_what_the_table_shows(
+    queue: Layout, mpsq: Cli, words: tuple[str, ...]
+) -> None:
+    """With a tag it printed one that does not exist, with a filter the last job of each row alone."""
+    apart(queue)
+    rows = mpsq.ok("report", "missing", *words, "--json").json()["rows"]
+    printed = re.search("mpsq rerun (.+) --missing queues", mpsq.ok("report", "missing", *words).out)
+    assert printed is not None
+    again = mpsq.ok("rerun", *shlex.split(printed[1]), "--missing", "--json").json()
+    assert len(again["runs"]) == sum(row["missing"] for row in rows) > 0
+
+
+def test_a_search_has_no_missing_runs(layout: Layout, mpsq: Cli) -> None:
+    """It was called one that was never submitted."""
+    mpsq.ok("submit", "nanogpt", "--device", "cpu", "--find-max", "batch_size=1:8", "--no-preflight")
+    ran = mpsq("rerun", "1", "--missing")
+    assert ran.code == 2 and "job 1 is a search" in ran.err and "mpsq retry 1" in ran.err
 
 
 def test_a_missing_run_has_todays_environment_and_code(layout: Layout, mpsq: Cli, tmp_path: Path) -> None:
@@ -212,4 +234,4 @@ def test_rounds_beyond_the_budget_are_not_missing(queue: Layout, mpsq: Cli) -> N
         )
     out = mpsq.ok("report", "missing", "2").out
     assert "nothing is missing" in out and "not counted: 1 run that did not start within the budget" in out
-    assert "--submit" not in out and "mpsq why 2.1" in out
+    assert "--missing" not in out and "mpsq why 2.1" in out

@@ -779,7 +779,12 @@ def test_after_a_failure_the_next_step_runs_the_code_that_was_fixed(tmp_path: Pa
 
 
 def test_a_step_whose_output_has_a_page_is_a_link() -> None:
-    steps = ("mpsq logs 7.1 -f follows it", "mpsq why 3 explains it", "mpsq report g1 shows its numbers", "mpsq report g1")
+    steps = (
+        "mpsq logs 7.1 -f follows it",
+        "mpsq why 3 explains it",
+        "mpsq report g1 shows its numbers",
+        "mpsq report g1",
+    )
     steps += ("compare them: mpsq report g1 --vs lr=1e-3 --by loss",)
     pages = ("/log/7.1", "/job/3", "/group/1", "/group/1", "/compare?ids=g1&amp;vs=lr%3D1e-3")
     for step, page in zip(steps, pages, strict=True):

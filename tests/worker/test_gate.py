@@ -83,7 +83,7 @@ def test_it_waits_for_a_quiet_machine(queue: Queue, machine: Path, noise: dict[s
     until(lambda: told in blocked(queue), "the reason")
     with read.reading(queue.layout.db) as connection:
         (one,) = explanation.explain_all(queue.layout, connection, [parse_selector("1")])
-    assert one.kind == "gate" and told in one.sentence and " for a quiet machine, at most " in one.sentence
+    assert one.kind == "gate" and told in one.sentence and " for a quiet machine, until " in one.sentence
     assert "--no-gate" in one.next_step
     assert queue.written() == []
     reads(machine)
