@@ -147,16 +147,18 @@ def chosen(ids: list[str] | None, tags: list[str] | None, default: str | None = 
 
 def many(names: Sequence[object], what: str = "run") -> str:
     """Return `run 12.3`, or `4 runs (12.1 ... 13.2)`."""
-    return f"{what} {names[0]}" if len(names) == 1 else f"{len(names)} {what}s ({names[0]} ... {names[-1]})"
+    return f"{what} {names[0]}" if len(names) == 1 else f"{len(names)} {what}s ({_span(names)})"
+
+
+def _span(names: Sequence[object]) -> str:
+    """Return the first and the last name: "12.1", "12.1, 12.2", "12.1 ... 13.2"."""
+    return f"{names[0]} ... {names[-1]}" if names[2:] else ", ".join(map(str, names))
 
 
 def queued(group: int, jobs: Sequence[int], runs: Sequence[object], *, held: bool = False) -> str:
     """Return `g4: 12 jobs, 36 runs queued (jobs 12 ... 23)`, of one job `g5: 1 job, 3 runs queued (24.1 ... 24.3)`: the
     first and the last run of several jobs would read as runs of one. `held` instead of queued if they are."""
-    if len(jobs) > 1:
-        span = f"jobs {jobs[0]}{',' if len(jobs) == 2 else ' ...'} {jobs[-1]}"
-    else:
-        span = f"{runs[0]}, {runs[1]}" if len(runs) == 2 else f"{runs[0]} ... {runs[-1]}" if runs[1:] else str(runs[0])
+    span = f"jobs {_span(jobs)}" if len(jobs) > 1 else _span(runs)
     what = f"held ({span}) until mpsq resume g{group}" if held else f"queued ({span})"
     return f"g{group}: {counted(len(jobs), 'job')}, {counted(len(runs), 'run')} {what}"
 

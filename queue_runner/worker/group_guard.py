@@ -111,7 +111,7 @@ def _hold(connection: Connection, run: Claimed, same: str, limit: int) -> bool:
     cause = Ending(Outcome(last[0].outcome), last[0].exit_code, last[0].signal)
     why = f"{cause}: {last[0].reason}" if last[0].reason else str(cause)
     reason = (
-        f"{limit} runs in a row ({names}) failed within a second of their start ({why}; setting hold_after_failures)"
+        f"{limit} runs in a row (setting hold_after_failures), {names}, failed within a second of their start: {why}"
     )
     queued = _ids(connection, f"{first} AND r.state = 'QUEUED'", run)
     jobs.move_all(connection, queued, Verb.HOLD, actor="worker", reason=reason, blocked_reason=reason)

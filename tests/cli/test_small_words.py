@@ -46,9 +46,9 @@ def test_runs_of_several_jobs_do_not_read_as_one_job() -> None:
 @pytest.mark.parametrize(
     ("fate", "said"),
     [
-        ("is held", "2 runs (1.1 ... 1.2) are held"),
-        ("is running: --now would suspend it", "2 runs (1.1 ... 1.2) are running: --now would suspend them"),
-        ("is running: it is not held", "2 runs (1.1 ... 1.2) are running: they are not held"),
+        ("is held", "2 runs (1.1, 1.2) are held"),
+        ("is running: --now would suspend it", "2 runs (1.1, 1.2) are running: --now would suspend them"),
+        ("is running: it is not held", "2 runs (1.1, 1.2) are running: they are not held"),
     ],
 )
 def test_several_runs_are_spoken_of_in_the_plural(fate: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -57,9 +57,9 @@ def test_several_runs_are_spoken_of_in_the_plural(fate: str, said: str, capsys: 
 
 
 def test_cancelled_runs_with_the_same_result_share_a_sentence(mpsq: Cli) -> None:
-    assert mpsq.ok("cancel", "5", "6").out == "2 runs (5.1 ... 6.1) cancelled\n"
+    assert mpsq.ok("cancel", "5", "6").out == "2 runs (5.1, 6.1) cancelled\n"
     (line,) = mpsq.ok("cancel", "1").out.splitlines()
-    assert line.startswith("2 runs (1.1 ... 1.2) ") and "already ended (SUCCEEDED)" in line
+    assert line.startswith("2 runs (1.1, 1.2) ") and "already ended (SUCCEEDED)" in line
 
 
 def test_a_command_with_its_own_options_is_told_where_it_goes(mpsq: Cli) -> None:

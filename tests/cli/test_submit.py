@@ -156,8 +156,8 @@ def test_the_title_keeps_no_secret(layout: Layout, mpsq: Cli) -> None:
 
 def test_cancel_of_what_waits_and_what_has_ended(queue: Layout, mpsq: Cli) -> None:
     ran = mpsq.ok("cancel", "g2", "1", "2")
-    assert "2 runs (5.1 ... 6.1) cancelled" in ran.out
-    facts = "(1.1 ... 1.2) had already", "(SUCCEEDED)", "run 2.1 had already", "(FAILED)"
+    assert "2 runs (5.1, 6.1) cancelled" in ran.out
+    facts = "(1.1, 1.2) had already", "(SUCCEEDED)", "run 2.1 had already", "(FAILED)"
     assert all(fact in ran.out for fact in facts), ran.out
     assert "before it started" in mpsq.ok("why", "5").out
 

@@ -127,7 +127,7 @@ def test_a_retry_that_would_be_skipped_at_once_is_refused(
     assert "mpsq rerun 2" in mpsq("edit", "2", "--priority", "1").err
     if "after" in terms:
         out = mpsq.ok("retry", "1", "2").out
-        assert out.startswith("2 runs (1.2 ... 2.2) queued") and out.endswith("2 runs (1.1 ... 2.1)\n")
+        assert out.startswith("2 runs (1.2, 2.2) queued") and out.endswith("2 runs (1.1, 2.1)\n")
 
 
 def test_a_retry_of_what_is_tried_again_already(engine: Engine, mpsq: Cli) -> None:
@@ -176,7 +176,7 @@ def test_a_hold_of_what_mpsq_holds_says_so(engine: Engine, mpsq: Cli) -> None:
     out = mpsq.ok("pause", "1").out
     assert all(x in out for x in ("run 1.1 was held", "by mpsq", "by you\n", "run 1.2 is held\n"))
     out = mpsq.ok("pause", "1").out
-    assert "(1.1 ... 1.2)" in out and "held already" in out
+    assert "(1.1, 1.2)" in out and "held already" in out
 
 
 def test_an_edit_that_changes_nothing_says_so(engine: Engine, mpsq: Cli) -> None:
@@ -237,7 +237,7 @@ def test_an_edit_of_a_group_leaves_out_what_has_ended(engine: Engine, layout: La
         end(connection)
         claim_next(connection)
     ran = mpsq.ok("edit", "g1", "--priority", "-1")
-    assert ran.out == "2 jobs (2 ... 3) were changed\n" and "are: 1\n" in ran.err
+    assert ran.out == "2 jobs (2, 3) were changed\n" and "are: 1\n" in ran.err
     ran = mpsq.ok("edit", "g1", "--at", "+5h")
     assert ran.out == "job 3 was changed\n" and "are: 1, 2\n" in ran.err
     ran = mpsq("edit", "g1", "1", "--priority", "5")

@@ -177,7 +177,7 @@ def test_a_grid_of_one_script_is_held_and_told_why(engine: Engine) -> None:
     submit(engine, *(command("python", "train.py", "--lr", str(n)) for n in range(4)), good)
     end(engine, *[FAILED] * 3)
     assert states(engine) == "FFFHQ"
-    facts = ("(1.1, 2.1, 3.1)", "within a second", "FAILED(1): ImportError: ", "hold_after_failures")
+    facts = (" 1.1, 2.1, 3.1, failed", "within a second", "FAILED(1): ImportError: ", "hold_after_failures")
     assert all(fact in reason(engine, 4) for fact in facts)
 
 
