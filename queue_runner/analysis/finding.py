@@ -27,18 +27,19 @@ class OtherAnswer(Finding):
 
 
 class Undecided(str):
-    """A result without a verdict, which its sentence says first; `measured` is the rest."""
+    """A result without a verdict, which its sentence says first; `measured` is the rest, without the rounds that it
+    needs."""
 
     measured: str
 
-    def __new__(cls, measured: str, prefix: str = "") -> Undecided:
-        made = super().__new__(cls, f"{prefix}undecided: {measured}")
-        made.measured = prefix + measured
+    def __new__(cls, sentence: str, measured: str) -> Undecided:
+        made = super().__new__(cls, sentence)
+        made.measured = measured
         return made
 
     def after(self, prefix: str) -> Undecided:
         """Return the sentence after a prefix, such as the letter of its table."""
-        return Undecided(self.measured, prefix)
+        return Undecided(f"{prefix}{self}", f"{prefix}{self.measured}")
 
 
 class Caveat(Finding):

@@ -447,14 +447,18 @@ def _metric_answer(family: Family, name: str, pair: Pair) -> str:
     repeated = answer.why and answer.why in (family.metrics[name], pair.verdict.why)
     needs = "" if answer.decided or repeated else answer.next_step
     limits = [] if family.metrics[name] else [interval, answer.rounds]
-    return _sentence(f"{text}, {' vs '.join(_metric_values(answer))}", [*limits, needs], decided=answer.decided)
+    if answer.why:
+        limits, needs = [*limits, needs], ""
+    return _sentence(f"{text}, {' vs '.join(_metric_values(answer))}", limits, needs, decided=answer.decided)
 
 
-def _sentence(text: str, limits: Sequence[str], *, decided: bool) -> str:
-    """Return a result with its limits; one without a verdict begins with that."""
-    known = ", ".join(filter(None, limits))
-    sentence = text + (f" ({known})" if known else "")
-    return sentence if decided else Undecided(sentence)
+def _sentence(text: str, limits: Sequence[str], needs: str = "", *, decided: bool) -> str:
+    """Return a result with its limits; one without a verdict begins with that, and ends with the rounds it `needs`."""
+    measured, whole = (
+        text + (f" ({', '.join(known)})" if (known := [*filter(None, parts)]) else "")
+        for parts in (limits, [*limits, needs])
+    )
+    return measured if decided else Undecided(f"undecided: {whole}", measured)
 
 
 def without_words(family: Family) -> Iterable[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from operator import itemgetter
@@ -84,13 +83,9 @@ def below(status: TrustReason | None, lines: Iterable[str]) -> list[str]:
     others = [line for line in known if isinstance(line, OtherAnswer)][:MOST_OTHERS]
     first = [line for line in known if not isinstance(line, Finding)]
     return [
-        *(_NEEDS.sub("", line.measured) if repeats and isinstance(line, Undecided) else line for line in first),
+        *(line.measured if repeats and isinstance(line, Undecided) else line for line in first),
         *others,
     ]
-
-
-_NEEDS = re.compile(r", (?:about|over) [\d,]+ more rounds? needed(?=\))")
-"""The part of a sentence that the status above it repeats."""
 
 
 def _answers(families: Iterable[Family]) -> list[list[tuple[str, Verdict]]]:

@@ -177,7 +177,7 @@ def test_needs_that_differ_are_one_range(store: Store) -> None:
 def test_only_a_result_without_a_verdict_loses_its_first_word_below_that_status() -> None:
     """A row that a user called "undecided: x" lost its name."""
     named = "undecided: x is 1.5 x faster than y"
-    lines = [Undecided("x was as fast as y").after("A: "), named]
+    lines = [Undecided("undecided: x was as fast as y", "x was as fast as y").after("A: "), named]
     known = trust.TrustReason("warn", "undecided: about 3 more rounds", undecided=True)
     assert trust.below(known, lines) == ["A: x was as fast as y", named]
     assert trust.below(trust.TrustReason("warn", "1 of 2 decided"), lines) == lines
