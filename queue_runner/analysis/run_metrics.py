@@ -97,5 +97,5 @@ def _repeated(arms: Sequence[Arm], name: str) -> str:
     for arm in arms:
         values = [x for row in arm.used if (x := value(row, name)) is not None]
         if len(values) >= FIRST_LOOK and len({*values}) == 1:
-            return "equal in all runs; use MPSQ_SEED as seed"
+            return "a row repeats it; use MPSQ_SEED as seed"
     return ""

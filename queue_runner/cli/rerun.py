@@ -91,17 +91,14 @@ def _queue_missing(layout: Layout, selectors: Sequence[Selector], line: str, jso
 
     with reading(layout.db) as connection:
         result = reports.run("missing", connection, Options(selectors))
-        selected = run_view.select(connection, selectors)
+        if not result.items:
+            resubmission.refuse_missing(run_view.select(connection, selectors))
     missing = {gap.jobs[-1]: gap.missing for gap in result.items if gap.missing}
-    if all(run.kind == "import" or run.spec.find_max for run in selected):
-        job = selected[0].job_id
-        raise UsageError(
-            f"--missing is for jobs of a grid: job {job} is a search or was imported", f"mpsq retry {job} runs it again"
-        )
     if not json:
         print(printing.as_text("missing", replace(result, notes=[]), "table"))
     if not missing:
-        say(f"nothing was queued: {'; '.join(result.lines)}" if json else "nothing was queued")
+        waiting = "the missing runs are queued already"
+        say(f"nothing was queued: {waiting if result.items else '; '.join(result.lines)}")
         if json:
             print_json("mpsq.rerun/1", group=None, jobs=[], runs=[])
         return None

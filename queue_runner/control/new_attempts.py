@@ -152,11 +152,12 @@ def _nothing(rows: Sequence[NamedRun], last: Sequence[NamedRun], named: bool) ->
         new = coming[0]
         old = next(row.run for row in rows if (row.job_id, row.repeat) == (new.job_id, new.repeat))
         return UsageError(f"run {old} is already being retried, as run {new.run}", "mpsq status shows it")
-    anyway = "--all retries {} anyway; mpsq rerun creates a new job"
+    named = named and len({(row.job_id, row.repeat) for row in rows}) == 1
+    anyway = f"--all retries {'it' if named else 'them'} anyway; mpsq rerun creates a new job"
     successes = {(row.job_id, row.repeat): row for row in last if row.outcome == Outcome.SUCCEEDED}
     for row in rows:
         new = successes.get((row.job_id, row.repeat), row)
         if row.outcome != Outcome.SUCCEEDED and new is not row and row.number != PREFLIGHT:
-            return UsageError(f"run {row.run} was retried already: run {new.run} succeeded", anyway.format("it"))
+            return UsageError(f"run {row.run} was retried already: run {new.run} succeeded", anyway)
     what = "that run" if named else "every selected run"
-    return UsageError(f"{what} succeeded: nothing failed", anyway.format("it" if named else "them"))
+    return UsageError(f"{what} succeeded: nothing failed", anyway)

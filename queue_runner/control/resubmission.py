@@ -133,6 +133,17 @@ def _in_copy(code: StartCode) -> str:
 _NO_CODE: dict[str, str | None] = {"snapshot": None, "tree": "", "code": "", "root": "", "inside": ""}
 
 
+def refuse_missing(selected: Sequence[RunView]) -> None:
+    """Raise UsageError where only searches and imports are selected: neither can lack runs."""
+    first = selected[0]
+    if all(run.kind == "import" for run in selected):
+        raise UsageError(f"job {first.job_id} was imported: it never ran here", "submit a job with the same settings")
+    if all(run.spec.find_max for run in selected):
+        raise UsageError(
+            f"job {first.job_id} is a search, which lacks no runs", f"mpsq rerun {first.job_id} repeats it"
+        )
+
+
 def missing(layout: Layout, repeats: Mapping[int, int], title: str) -> Plan:
     """Return a plan of so many repeats of these jobs, with today's code and environment.
 

@@ -181,7 +181,7 @@ def _search_meaning(run: RunView, sentence: str, step: str) -> tuple[str, str]:
 
 
 _LOGS = "mpsq logs {run} shows what it wrote"
-_AFTER_A_FIX = "; after a fix, mpsq rerun g{group} --missing queues its failed runs again"
+_AFTER_A_FIX = "; after a fix, mpsq rerun g{group} --missing queues what g{group} lacks"
 _ENDED = {
     Outcome.SUCCEEDED: ("it succeeded{ran}", "mpsq report g{group} shows its numbers"),
     Outcome.FAILED: ("it failed with exit code {run.exit_code}{ran}{reason}", _LOGS),
@@ -296,9 +296,9 @@ def explain_all(layout: Layout, connection: sqlite3.Connection, selectors: Seque
         estimate = progress.estimate(layout, connection, run_view.queue(connection, eta.EXPECTED))
         starting = {run: eta.starting(turn, time.time()) for run, turn in estimate.turns.items()}
     undecided = group_summary.undecided(connection)
-    failures = [run for run in chosen if _is_failure(run)]
-    repeated = read.repeated_by(connection, [run.run_id for run in failures])
-    lacking = missing_runs.lacking(connection, sorted({run.group_id for run in failures}))
+    repeated = read.repeated_by(connection, [run.run_id for run in chosen if _is_failure(run)])
+    unsuccessful = {run.group_id for run in chosen if run.state == State.DONE and not run.succeeded}
+    lacking = missing_runs.lacking(connection, sorted(unsuccessful))
     return [
         explain(
             run,

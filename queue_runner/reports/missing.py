@@ -91,7 +91,7 @@ def finish(rows: list[ReportedRun], context: Context) -> Result:
 
 
 def _ids(options: Options, rows: Sequence[ReportedRun], gaps: Sequence[Gap]) -> list[str]:
-    """Return what selects the same missing runs in another command: it has no --where, --since and --tag."""
+    """Return what selects these jobs in a command without --where, --since and --tag."""
     if not options.chosen:
         return [f"g{rows[-1].group_id}"]
     odd = any(each.tags or each.text.startswith("-") for each in options.selectors)

@@ -68,7 +68,11 @@ def lacking(connection: sqlite3.Connection, groups: Sequence[int]) -> list[int]:
 
 
 def look(connection: sqlite3.Connection, chosen: Sequence[ReportedRun]) -> MissingRuns:
-    """Return the missing runs in the cells of these runs."""
+    """Return the missing runs in the cells of these runs. Jobs that repeat another one of them only fill its cell."""
+    ids = {run.job_id for run in chosen}
+    sql = "SELECT id, rerun_of FROM jobs WHERE rerun_of IS NOT NULL AND id IN (SELECT value FROM json_each(?))"
+    repeated = {job for job, old in read.tuples(connection, sql, [json.dumps([*ids])]) if old in ids}
+    chosen = [run for run in chosen if run.job_id not in repeated]
     cells = by_key(chosen, lambda run: run.spec_hash)
     since = min((run.job_id for run in chosen), default=0)
     jobs = _cells_of_jobs(connection, [*cells], since)

@@ -248,9 +248,9 @@ class Gate:
         now, kinds = time.monotonic(), frozenset(disturbance.kind for disturbance in disturbed)
         if kinds != self._told[1] or now - self._told[2] > TELL_S:
             limit_s = self._limit_s(run)
-            limit = f"until {times.clock(time.time() + limit_s - self._waited_s(), time.time())}"
-            limit = limit if limit_s >= MINUTE_S else units.duration(limit_s)
-            reason = f"run {run.id} waits for a quiet machine, {limit} at most: {_words(disturbed)}"
+            end = times.clock(time.time() + limit_s - self._waited_s(), time.time())
+            limit = f"until {end} at the latest" if limit_s >= MINUTE_S else f"{units.duration(limit_s)} at most"
+            reason = f"run {run.id} waits for a quiet machine, {limit}: {_words(disturbed)}"
             self._told = reason, kinds, now
         return self._told[0]
 

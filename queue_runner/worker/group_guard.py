@@ -107,12 +107,11 @@ def _hold(connection: Connection, run: Claimed, same: str, limit: int) -> bool:
         return False
     if _ids(connection, f"{first} AND r.outcome = 'SUCCEEDED'", run):
         return False
-    names = ", ".join(end.name for end in reversed(last[:_NAMED])) + ", ..." * (limit > _NAMED)
+    names = "..., " * (limit > _NAMED) + ", ".join(end.name for end in reversed(last[:_NAMED]))
     cause = Ending(Outcome(last[0].outcome), last[0].exit_code, last[0].signal)
     why = f"{cause}: {last[0].reason}" if last[0].reason else str(cause)
-    reason = (
-        f"{limit} runs in a row (setting hold_after_failures), {names}, failed within a second of their start: {why}"
-    )
+    runs, their = (f"{limit} runs in a row", "their") if limit > 1 else ("1 run", "its")
+    reason = f"{runs}, {names}, failed within a second of {their} start (setting hold_after_failures): {why}"
     queued = _ids(connection, f"{first} AND r.state = 'QUEUED'", run)
     jobs.move_all(connection, queued, Verb.HOLD, actor="worker", reason=reason, blocked_reason=reason)
     return True

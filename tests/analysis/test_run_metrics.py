@@ -217,7 +217,7 @@ def test_a_value_that_all_runs_share_answers_nothing() -> None:
     (family,) = ask(rounds({2: [100.0] * 4, 4: [100.0] * 4}), vs={"n_layer": "2"})
     assert not family.metrics
     (family,) = ask(rounds({2: [100.0] * 4, 4: [100.0] * 4}), vs={"n_layer": "2"}, aim=Aim("score"))
-    assert family.by == "score" and "equal in all runs" in family.metrics["score"]
+    assert family.by == "score" and "a row repeats it" in family.metrics["score"]
 
 
 def test_each_metric_that_gets_words_widens_the_intervals_of_all() -> None:

@@ -168,7 +168,7 @@ def test_a_paused_lane_names_the_command_that_resumes_it() -> None:
 
 def test_a_run_behind_one_that_waits_for_quiet_has_its_turn_after_it() -> None:
     """It was advised to be submitted with --no-gate, which it was."""
-    gate = "run 1.1 waits for a quiet machine, until 10:12 at most: other programs use 90 %"
+    gate = "run 1.1 waits for a quiet machine, until 10:12 at the latest: other programs use 90 %"
     queue = QueueState(True, 1, gate, None, blocked_kind=Obstacle.GATE)
     waiting = run("QUEUED", run_id=3, job_id=12, lane="machine", blocked_reason=None)
     behind = _of_the_queue(waiting, queue, ["1.1"], any_waits=True)

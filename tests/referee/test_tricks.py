@@ -59,7 +59,7 @@ def test_code_that_reads_the_seed_or_sets_a_clock_is_refused_before_it_runs(queu
     ("champion", "code", "reason"),
     [
         ("1.$MPSQ_SEED", 1, "its loss is the same in all rounds: it ignores MPSQ_SEED"),
-        ("2.5", 3, "equal in all runs; use MPSQ_SEED as seed"),
+        ("2.5", 3, "a row repeats it; use MPSQ_SEED as seed"),
     ],
 )
 def test_a_loss_that_repeats_to_the_digit_is_not_believed(

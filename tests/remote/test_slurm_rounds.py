@@ -55,7 +55,7 @@ def test_two_hundred_short_jobs_end_once_each(front: Queue) -> None:
 
 def test_rounds_on_several_nodes_decide_what_one_node_decides(front: Queue) -> None:
     many = submit(front, until="decided", whole_node=True)
-    single = submit(front, repeats=3, nodes_at_once=1)
+    single = submit(front, until="decided", nodes_at_once=1)
     assert front.worker("", "--until-idle").wait(patience(120)) == 0, front.log()
     assert {row["outcome"] for row in front.rows()} == {Outcome.SUCCEEDED}, front.log()
     (of_many, (machines,)), (of_single, (machine,)) = words(front, many), words(front, single)

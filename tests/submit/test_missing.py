@@ -192,13 +192,16 @@ def test_the_command_that_is_printed_queues_what_the_table_shows(
     assert printed is not None
     again = mpsq.ok("rerun", *shlex.split(printed[1]), "--missing", "--json").json()
     assert len(again["runs"]) == sum(row["missing"] for row in rows) > 0
+    twice = mpsq.ok("rerun", *shlex.split(printed[1]), "--missing")
+    assert "nothing was queued: the missing runs are queued already" in twice.err
+    assert all(row["missing"] == 0 for row in mpsq.ok("report", "missing", *words, "--json").json()["rows"])
 
 
 def test_a_search_has_no_missing_runs(layout: Layout, mpsq: Cli) -> None:
     """It was called one that was never submitted."""
     mpsq.ok("submit", "nanogpt", "--device", "cpu", "--find-max", "batch_size=1:8", "--no-preflight")
     ran = mpsq("rerun", "1", "--missing")
-    assert ran.code == 2 and "job 1 is a search" in ran.err and "mpsq retry 1" in ran.err
+    assert ran.code == 2 and "job 1 is a search" in ran.err and "mpsq rerun 1" in ran.err
 
 
 def test_a_missing_run_has_todays_environment_and_code(layout: Layout, mpsq: Cli, tmp_path: Path) -> None:
