@@ -260,7 +260,7 @@ def _setting(workload: Mapping[str, Any], text: str) -> tuple[str, Any]:
             raise ValueError
         return key, parsed
     except (ValueError, KeyError):
-        raise UsageError(f'{key}={value}: "{value}" is not {_TYPES[kind]}', _meaning(key, param)) from None
+        raise UsageError(f'{key}: "{value}" is not {_TYPES[kind]}', _meaning(key, param)) from None
 
 
 def _check(key: str, param: Mapping[str, Any], value: Any) -> None:
