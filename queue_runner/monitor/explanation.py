@@ -181,7 +181,7 @@ def _search_meaning(run: RunView, sentence: str, step: str) -> tuple[str, str]:
 
 
 _LOGS = "mpsq logs {run} shows what it wrote"
-_AFTER_A_FIX = "; after a fix, mpsq rerun g{group} --missing queues what g{group} lacks"
+_AFTER_A_FIX = "; after a fix, mpsq rerun g{group} --missing repeats the failed runs"
 _ENDED = {
     Outcome.SUCCEEDED: ("it succeeded{ran}", "mpsq report g{group} shows its numbers"),
     Outcome.FAILED: ("it failed with exit code {run.exit_code}{ran}{reason}", _LOGS),
