@@ -297,8 +297,10 @@ def explain_all(layout: Layout, connection: sqlite3.Connection, selectors: Seque
         starting = {run: eta.starting(turn, time.time()) for run, turn in estimate.turns.items()}
     undecided = group_summary.undecided(connection)
     repeated = read.repeated_by(connection, [run.run_id for run in chosen if _is_failure(run)])
-    unsuccessful = {run.group_id for run in chosen if run.state == State.DONE and not run.succeeded}
-    lacking = missing_runs.lacking(connection, sorted(unsuccessful))
+    failed = [run for run in chosen if run.state == State.DONE and not (run.succeeded or run.run_id in repeated)]
+    lacking_jobs = missing_runs.lacking_jobs(connection, [run.job_id for run in failed])  # quick, and mostly enough
+    lacking = {run.group_id for run in failed if run.job_id in lacking_jobs}
+    lacking.update(missing_runs.lacking(connection, sorted({run.group_id for run in failed} - lacking)))
     return [
         explain(
             run,

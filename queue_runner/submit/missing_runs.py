@@ -58,13 +58,25 @@ OF_A_GRID = "kind <> 'import' AND COALESCE(json_extract(spec_json, '$.find_max')
 
 def lacking(connection: sqlite3.Connection, groups: Sequence[int]) -> list[int]:
     """Return those of the submissions that lack runs which nobody has submitted again."""
+    return [group for group in groups if _missing_cells(connection, _grid_runs(connection, "group_id = ?", group))]
+
+
+def lacking_jobs(connection: sqlite3.Connection, jobs: Sequence[int]) -> set[int]:
+    """Return those of the jobs that lack runs which nobody has submitted again."""
+    runs = _grid_runs(connection, "job_id IN (SELECT value FROM json_each(?))", json.dumps(jobs)) if jobs else []
+    cells = _missing_cells(connection, runs)
+    return {run.job_id for run in runs if run.spec_hash in cells}
+
+
+def _grid_runs(connection: sqlite3.Connection, condition: str, value: object) -> list[ReportedRun]:
     names = ("spec_hash", "group_id", "job_id", "repeat", "run_id", "run")
-    sql = f"SELECT {', '.join(names)} FROM v_run WHERE group_id = ? AND {OF_A_GRID} ORDER BY job_id, number"
-    stored = {group: read.tuples(connection, sql, [group]).fetchall() for group in groups}
-    runs = {
-        group: [ReportedRun(**dict(zip(names, row, strict=True))) for row in rows] for group, rows in stored.items()
-    }
-    return [group for group, rows in runs.items() if any(gap.missing for gap in look(connection, rows).gaps)]
+    sql = f"SELECT {', '.join(names)} FROM v_run WHERE {condition} AND {OF_A_GRID} ORDER BY job_id, number"
+    return [ReportedRun(**dict(zip(names, row, strict=True))) for row in read.tuples(connection, sql, [value])]
+
+
+def _missing_cells(connection: sqlite3.Connection, runs: Sequence[ReportedRun]) -> set[str]:
+    """Return the cells of these runs, by hash, that lack some."""
+    return {gap.first.spec_hash for gap in look(connection, runs).gaps if gap.missing}
 
 
 def look(connection: sqlite3.Connection, chosen: Sequence[ReportedRun]) -> MissingRuns:

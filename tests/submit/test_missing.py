@@ -222,6 +222,18 @@ def test_a_missing_run_has_todays_environment_and_code(layout: Layout, mpsq: Cli
     assert mpsq.ok("report", "missing", "1", "--json").json()["rows"] == []
 
 
+def test_a_repetition_that_failed_too_has_the_next_step_whatever_is_selected(
+    layout: Layout, mpsq: Cli, tmp_path: Path
+) -> None:
+    queue = Queue(layout, tmp_path)
+    mpsq.ok("submit", "--no-preflight", "--", "sh", "-c", "exit 3")
+    queue.worker("", "--until-idle").wait()
+    mpsq.ok("rerun", "1", "--missing")
+    queue.worker("", "--until-idle").wait()
+    for selected in (["2"], ["1", "2"]):
+        assert "after a fix, mpsq rerun g2 --missing" in " ".join(mpsq("why", *selected).out.split())
+
+
 def test_rounds_beyond_the_budget_are_not_missing(queue: Layout, mpsq: Cli) -> None:
     """They were missing for ever, although rerun --rounds had added others."""
     import sqlite3
