@@ -54,7 +54,7 @@ def cut_head(text: str, columns: int) -> str:
 
 
 def wrap(text: str, columns: int) -> list[str]:
-    """Wrap one line to `columns`, indenting continuation lines; a longer word stays whole, a number beside its unit,
+    """Wrap one line to `columns`, indenting continuation lines; a longer word stays whole, a number beside its unit and
     mpsq beside its verb."""
     if width(text) <= columns:
         return [text]

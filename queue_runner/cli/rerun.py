@@ -54,12 +54,10 @@ def rerun(
     mode = snapshot and snapshot_mode(snapshot)
     options = use_case.RerunOptions(repeats, hold, mode, timeout)
     selectors = [parse_selector(text) for text in ids]
-    if (rounds is not None or missing) and (
-        options != use_case.RerunOptions() or None not in (rounds, missing or None)
-    ):
-        flag = "--missing" if missing else "--rounds"
+    alone = [flag for flag, given in (("--missing", missing), ("--rounds", rounds is not None)) if given]
+    if alone and (alone[1:] or options != use_case.RerunOptions()):
         raise UsageError(
-            f"{flag} cannot be combined with other options", "these runs have the options of the earlier ones"
+            f"{alone[0]} cannot be combined with other options", "these runs have the options of the earlier ones"
         )
     if missing:
         done = _queue_missing(layout, selectors, title(ctx), json)

@@ -133,11 +133,16 @@ def _in_copy(code: StartCode) -> str:
 _NO_CODE: dict[str, str | None] = {"snapshot": None, "tree": "", "code": "", "root": "", "inside": ""}
 
 
+def _never_ran(job: int, spec: JobSpec) -> UsageError:
+    how = "merged" if spec.merged else "imported"
+    return UsageError(f"job {job} was {how}: it never ran here", "submit a job with the same settings")
+
+
 def refuse_missing(selected: Sequence[RunView]) -> None:
     """Raise UsageError where only searches and imports are selected: neither can lack runs."""
     first = selected[0]
     if all(run.kind == "import" for run in selected):
-        raise UsageError(f"job {first.job_id} was imported: it never ran here", "submit a job with the same settings")
+        raise _never_ran(first.job_id, first.spec)
     if all(run.spec.find_max for run in selected):
         raise UsageError(
             f"job {first.job_id} is a search, which lacks no runs", f"mpsq rerun {first.job_id} repeats it"
@@ -259,10 +264,7 @@ def _code(layout: Layout, old: RunView, mode: str | None, not_code: str) -> tupl
     if spec.env_name:
         spec = spec.changed(packages=venvs.find(layout, spec.env_name).packages)
     if spec.kind == "import":
-        raise UsageError(
-            f"job {job} was {'merged' if spec.merged else 'imported'}: it never ran here",
-            "submit a job with the same settings",
-        )
+        raise _never_ran(job, spec)
     current = f"mpsq rerun {job} --snapshot off runs the current code"
     if spec.kind == "command":
         if mode is not None:

@@ -74,11 +74,11 @@ class Eta(Struct, frozen=True, dict=True):
         return in_words(self.left_s, end, len(self.going), self.unknown, similar, sure=sure)
 
 
-def in_words(dur_s: float, end: str, n_runs: int, unknown: int, similar: int, *, sure: bool) -> str:
+def in_words(dur_s: float, end: str, n_runs: int, unknown: int, similar: int, *, sure: bool, subject: str = "") -> str:
     """Return `about 3 h 20 min` with its `end`, and how many of the runs have no history or only that of `similar`
     ones."""
     if unknown == n_runs:
-        return "not known, because no run like these has ended yet"
+        return f"{subject}not known, because no run like these has ended yet"
     sentence = f"{'about' if sure else 'at least'} {about(dur_s)}{end}"
     if unknown:
         has = "has" if unknown == 1 else "have"

@@ -40,9 +40,8 @@ class Forecast(Struct, frozen=True):
         end = f", done {eta.at_clock(now + self.waits_s + self.total_s, now, sure=sure)}"
         if self.waits_s:
             end += f"; earlier runs first take {eta.about(self.waits_s)}"
-        words = eta.in_words(self.total_s, end, self.n_runs, self.unknown, self.alike, sure=sure)
-        time = "time " if self.unknown == self.n_runs else ""
-        return f"{units.counted(self.n_runs, 'run')}: {time}{words}"
+        words = eta.in_words(self.total_s, end, self.n_runs, self.unknown, self.alike, sure=sure, subject="time ")
+        return f"{units.counted(self.n_runs, 'run')}: {words}"
 
 
 def forecast(layout: Layout, planned: Plan) -> Forecast:

@@ -68,9 +68,9 @@ def finish(rows: list[ReportedRun], context: Context) -> Result:
         runs = f"all {units.count(n)} requested runs have" if n > 1 else "the requested run has"
         lines.append(f"nothing is missing: {runs} a valid result")
     else:
-        where = f"{units.count(len(gaps))} of {units.count(incomplete.cells)} row{'s' * (incomplete.cells > 1)}"
-        lack = f"{units.counted(incomplete.repeats, 'run')} {'lacks' if lacks == 1 else 'lack'}"
-        lines.append(f"{units.count(lacks)} of {lack} a valid result, in {where}")
+        runs = f"{units.count(lacks)} of {units.counted(incomplete.repeats, 'run')} {'lacks' if lacks == 1 else 'lack'}"
+        where = f"{units.count(len(gaps))} of {units.counted(incomplete.cells, 'row')}"
+        lines.append(f"{runs} a valid result, in {where}")
         if any(gap.missing for gap in gaps):
             command = f"mpsq rerun {' '.join(_ids(context.options, rows, gaps))} --missing"
             notes.append(f"{command} queues the missing runs")
